@@ -1,0 +1,22 @@
+"""What ``dramatiq switchboard.actors`` and ``periodiq switchboard.actors`` run.
+
+Importing it declares Switchboard's actors on the broker in force (``brokers.in_force``), with the adapters of
+``switchboard.toml``. It is a program's module: what is wrong with its configuration ends the process with one line.
+"""
+
+from ..brokers import broker_in_force
+from ..config import load_adapters
+from ..errors import ConfigError
+from .ingest import declare_ingest
+from .upkeep import declare_upkeep
+
+try:
+    broker = broker_in_force()
+    for _adapter in load_adapters():
+        broker.add_adapter(_adapter)
+    broker.each_adapter(lambda adapter: declare_ingest(broker, adapter))
+    prune = declare_upkeep(broker)
+except ConfigError as error:
+    raise SystemExit(f"switchboard: {error}") from None
+
+__all__ = ["broker", "prune"]

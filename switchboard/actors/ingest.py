@@ -1,0 +1,54 @@
+"""The actors ``ingest.<adapter>``: each stores the batches of one adapter."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import dramatiq
+
+from ..brokers import AdapterQueues, adapter_queue, ingest_actor_name
+from ..errors import LedgerUnavailable
+from ..ingest import report, store
+from ..ledger import current_transaction
+from ..model import Batch
+from ..normalize import resolve_provider
+from ..pull import PullAdapter
+
+#: Before a team's own actors in the worker's queue: a lower priority goes first.
+PRIORITY = -100
+
+#: Milliseconds one batch may take; a longer one is given up and tried again.
+TIME_LIMIT = int(timedelta(minutes=10).total_seconds() * 1000)
+
+
+def declare_ingest(broker: AdapterQueues, adapter: PullAdapter) -> None:
+    """Declares the adapter's ingest actor: one transaction a batch, acknowledged once that has committed."""
+    normalizer = resolve_provider(adapter.options.provider)
+
+    def ingest(batch: Batch) -> None:
+        transaction = current_transaction()
+        _, letters = store(transaction.connection, batch.route, normalizer, batch.deliveries)
+
+        def committed() -> None:
+            batch.stored = True
+            report(batch.route, letters)
+
+        transaction.on_commit(committed)
+
+    dramatiq.actor(
+        actor_name=ingest_actor_name(adapter.name),
+        queue_name=adapter_queue(adapter.name),
+        priority=PRIORITY,
+        broker=broker,
+        store_then_ack=True,
+        time_limit=TIME_LIMIT,
+        # The consumer offers again what has no receipt. A copy by Retries would take the original's place, and a
+        # team's global retry_when outranks max_retries.
+        max_retries=0,
+        retry_when=_never,
+        throws=(LedgerUnavailable,),
+    )(ingest)
+
+
+def _never(_retries: int, _exception: BaseException) -> bool:
+    return False

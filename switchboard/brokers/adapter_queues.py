@@ -1,0 +1,161 @@
+"""The mixin that lets any Dramatiq broker answer for Switchboard's queues too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import dramatiq
+
+from ..errors import ConfigError, SwitchboardError
+from ..ledger import Ledger, upsert_adapter
+from ..model import Route
+from ..pull import PullAdapter
+from .adapter_consumer import AdapterConsumer
+
+if TYPE_CHECKING:
+    _Base = dramatiq.Broker
+else:
+    _Base = object
+
+#: What the queue of an adapter is called: ``adapter.<name>``.
+ADAPTER_PREFIX = "adapter."
+
+
+def adapter_queue(name: str) -> str:
+    """The Dramatiq queue of the adapter with that name."""
+    return ADAPTER_PREFIX + name
+
+
+class AdapterQueues(_Base):
+    """Goes before a broker class: ``class Broker(switchboard.AdapterQueues, RedisBroker)``.
+
+    It answers for the queues ``adapter.<name>``, each read by a pull adapter; all others are the broker's own,
+    untouched. Consumers live on the broker: Dramatiq makes a consumer anew after an error, and what is held must
+    survive that.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # Before super().__init__(), which adds middleware, which asks for the declared queues.
+        self.adapters: dict[str, PullAdapter] = {}
+        self._routes: dict[str, Route] = {}
+        self._ledger: Ledger | None = None
+        self._adapter_consumers: dict[str, AdapterConsumer] = {}
+        self._adapter_listeners: list[Callable[[PullAdapter], None]] = []
+        super().__init__(*args, **kwargs)
+        add_own_middleware(self)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger at ``DATABASE_URL``; ``ConfigError`` where that is not set. Nothing connects before its use."""
+        if self._ledger is None:
+            self._ledger = Ledger.from_environment()
+        return self._ledger
+
+    @property
+    def in_use(self) -> bool:
+        """Whether this broker has anything that needs the ledger: an adapter, or a ``store_then_ack`` actor."""
+        return bool(self.adapters) or any(actor.options.get("store_then_ack") for actor in self.actors.values())
+
+    def add_adapter(self, adapter: PullAdapter) -> None:
+        """Declares the adapter's queue, which the worker that runs ``switchboard.actors`` reads.
+
+        ``ConfigError`` where its name is taken, or the worker has already started.
+        """
+        if self._routes:
+            raise ConfigError(f"adapter {adapter.name!r} is added too late: the worker has started")
+        if adapter.name in self.adapters:
+            raise ConfigError(
+                f"adapter {adapter.name!r} is there twice: in switchboard.toml and in code, or twice in one"
+            )
+        self.adapters[adapter.name] = adapter
+        queue_name = adapter_queue(adapter.name)
+        self.emit_before("declare_queue", queue_name)
+        self.emit_after("declare_queue", queue_name)
+        for listener in self._adapter_listeners:
+            listener(adapter)
+
+    def each_adapter(self, listener: Callable[[PullAdapter], None]) -> None:
+        """Calls ``listener`` with each adapter that is there, and with each that is added later."""
+        self._adapter_listeners.append(listener)
+        for adapter in self.adapters.values():
+            listener(adapter)
+
+    def _adapter_of(self, queue_name: str) -> PullAdapter | None:
+        if not queue_name.startswith(ADAPTER_PREFIX):
+            return None
+        return self.adapters.get(queue_name.removeprefix(ADAPTER_PREFIX))
+
+    # dramatiq.Broker, for our queues
+
+    def declare_queue(self, queue_name: str, *args: Any, **kwargs: Any) -> None:
+        if self._adapter_of(queue_name) is None:
+            super().declare_queue(queue_name, *args, **kwargs)
+
+    def get_declared_queues(self) -> set[str]:
+        # A set of our own: within Broker.__init__ it is a dict still.
+        return set(super().get_declared_queues()) | {adapter_queue(name) for name in self.adapters}
+
+    def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
+        if message.queue_name.startswith(ADAPTER_PREFIX):
+            # A copy (a retry, say) would be acknowledged in place of the original (dramatiq#545).
+            raise SwitchboardError(
+                f"queue {message.queue_name!r} is read from its source: nothing can be enqueued on it; "
+                f"use `switchboard publish` to put a message on the source"
+            )
+        return super().enqueue(message, delay=delay)
+
+    def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 30000) -> dramatiq.Consumer:
+        adapter = self._adapter_of(queue_name)
+        if adapter is None:
+            return super().consume(queue_name, prefetch, timeout)
+        consumer = self._adapter_consumers.get(queue_name)
+        if consumer is None:
+            route = self._routes[adapter.name]
+            consumer = AdapterConsumer(adapter, route, queue_name, self.ledger, timeout / 1000)
+            self._adapter_consumers[queue_name] = consumer
+        return consumer
+
+    def register_adapters(self) -> None:
+        """Upserts every adapter in the ledger, which decides its key prefix (SPEC-0002, Adapter Interface)."""
+        with self.ledger.transaction(doing="register adapters") as transaction:
+            for adapter in self.adapters.values():
+                options = adapter.options
+                row = upsert_adapter(
+                    transaction.connection,
+                    name=adapter.name,
+                    family=adapter.family,
+                    trust_mode=adapter.trust_mode,
+                    queue=options.queue,
+                    namespace=adapter.namespace,
+                    config=adapter.describe(),
+                )
+                self._routes[adapter.name] = Route(
+                    adapter=adapter.name,
+                    queue=options.queue,
+                    key_prefix=row.key_prefix,
+                    provider=options.provider,
+                    family=adapter.family,
+                    trust_mode=adapter.trust_mode,
+                    max_body=options.max_body,
+                )
+
+    def stop_reading(self) -> None:
+        """Ends all reading from sources; what is being stored goes on."""
+        for consumer in self._adapter_consumers.values():
+            consumer.stop()
+
+
+def add_own_middleware(broker: AdapterQueues) -> None:
+    """Adds what Switchboard needs on the broker and is not there: Lifecycle first of all, StoreThenAck last."""
+    from ..middleware import Lifecycle, StoreThenAck
+
+    present = {type(middleware) for middleware in broker.middleware}
+    if Lifecycle not in present:
+        lifecycle = Lifecycle()
+        if broker.middleware:
+            broker.add_middleware(lifecycle, before=type(broker.middleware[0]))
+        else:
+            broker.add_middleware(lifecycle)
+    if StoreThenAck not in present:
+        broker.add_middleware(StoreThenAck())

@@ -1,0 +1,69 @@
+"""Which broker Switchboard's actors go on: the one that is set, else one made from ``SWITCHBOARD_BROKER_URL``.
+
+``dramatiq.get_broker()`` would make one for RabbitMQ on localhost where none is set, so it is not asked.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import dramatiq
+import dramatiq.broker
+
+from ..config import required
+from ..errors import ConfigError
+from .adapter_queues import AdapterQueues
+from .ready import RedisBroker
+
+#: What to do about every mistake below.
+_ORDER = "name the module that sets your broker first: `dramatiq myapp.tasks switchboard.actors`"
+
+_chosen: AdapterQueues | None = None
+
+
+def broker_in_force() -> AdapterQueues:
+    """The broker for Switchboard's actors; raises ``ConfigError`` that says what to change where there is none."""
+    global _chosen
+    broker = dramatiq.broker.global_broker
+    if broker is None:
+        broker = _from_environment()
+        dramatiq.set_broker(broker)
+    if not isinstance(broker, AdapterQueues):
+        name = type(broker).__name__
+        raise ConfigError(
+            f"the broker that is set, {name}, lacks switchboard.AdapterQueues: use switchboard.RedisBroker, "
+            f"switchboard.RabbitmqBroker or `class Broker(switchboard.AdapterQueues, {name})`"
+        )
+    _chosen = broker
+    return broker
+
+
+def refuse_another(broker: dramatiq.Broker) -> None:
+    """Raises ``ConfigError`` where the worker's broker is not the one Switchboard's actors are on."""
+    if _chosen is None:
+        return
+    if dramatiq.broker.global_broker is not _chosen:
+        raise ConfigError(f"a broker was set after switchboard.actors had taken another: {_ORDER}")
+    if broker is not _chosen:
+        raise ConfigError(f"this worker's broker is not the one that is set with dramatiq.set_broker: {_ORDER}")
+
+
+def _from_environment() -> AdapterQueues:
+    try:
+        url = required("SWITCHBOARD_BROKER_URL")
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error} (redis://…, rediss://… or amqp://…), and no broker is set; if you set one, {_ORDER}"
+        ) from None
+    scheme = urlsplit(url).scheme
+    if scheme in ("redis", "rediss", "unix"):
+        return RedisBroker(url=url)
+    if scheme in ("amqp", "amqps"):
+        try:
+            from .rabbitmq import RabbitmqBroker
+        except ImportError as error:
+            raise ConfigError(
+                f"SWITCHBOARD_BROKER_URL: {scheme}:// needs `pip install 'dramatiq-switchboard[rabbitmq]'` ({error})"
+            ) from error
+        return RabbitmqBroker(url=url)
+    raise ConfigError(f"SWITCHBOARD_BROKER_URL: expected redis://, rediss:// or amqp://, got {scheme or 'no'}://")

@@ -1,0 +1,63 @@
+"""Every exception Switchboard raises.
+
+SwitchboardError
+├── ConfigError            a setting is missing or wrong; the message names its key
+├── LedgerError            PostgreSQL answered, and the answer was no
+│   ├── NotFound           no such row
+│   ├── Conflict           the row is there, and not in the state the change needs
+│   └── LedgerUnavailable  PostgreSQL did not answer; the same call may succeed later
+├── BrokerUnavailable      the source's server did not answer; the same call may succeed later
+├── PublishRejected        the broker refused the message for good
+├── PoisonMessage          a message failed by itself as often as it may
+├── MessageInvalid         a body cannot be given a todo's shape
+├── AckFailed              what is stored could not be acknowledged; a redelivery of it dedups
+└── SignatureInvalid       a webhook is not signed by who it says it is from
+"""
+
+
+class SwitchboardError(Exception):
+    """Base of every error below."""
+
+
+class ConfigError(SwitchboardError):
+    """A setting is missing or wrong; the message names its key and what was expected."""
+
+
+class LedgerError(SwitchboardError):
+    """PostgreSQL refused what it was asked."""
+
+
+class NotFound(LedgerError):
+    """No row has that id."""
+
+
+class Conflict(LedgerError):
+    """The row exists but is not in the state the change needs."""
+
+
+class LedgerUnavailable(LedgerError):
+    """PostgreSQL could not be reached, or gave no answer in time."""
+
+
+class BrokerUnavailable(SwitchboardError):
+    """The source's server could not be reached, or gave no answer in time."""
+
+
+class PublishRejected(SwitchboardError):
+    """The broker refused the message for good: trying again cannot help."""
+
+
+class PoisonMessage(SwitchboardError):
+    """A message failed by itself as often as its adapter allows."""
+
+
+class MessageInvalid(SwitchboardError):
+    """A delivery's body cannot be given a todo's shape."""
+
+
+class AckFailed(SwitchboardError):
+    """An acknowledgement did not reach the source; what it is for is safe in the ledger."""
+
+
+class SignatureInvalid(SwitchboardError):
+    """A webhook's signature or token does not verify."""

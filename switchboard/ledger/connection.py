@@ -1,0 +1,105 @@
+"""A PostgreSQL connection on which nothing waits for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.rows import TupleRow
+
+from ..errors import LedgerUnavailable
+from .failures import translate
+
+T = TypeVar("T")
+
+#: How long a statement may take where the caller does not say.
+STATEMENT_TIMEOUT = timedelta(seconds=30)
+
+#: How long a statement may still take once the process has been told to stop; a server that answers nothing
+#: gets as long again to take the cancellation before its connection is closed.
+STOP_GRACE = timedelta(seconds=1)
+
+
+class Stop:
+    """The process's wish to end, as every statement sees it."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._at = 0.0
+
+    def set(self) -> None:
+        """From now on a statement has ``STOP_GRACE`` to answer."""
+        if not self._event.is_set():
+            self._at = time.monotonic()
+            self._event.set()
+
+    def is_set(self) -> bool:
+        """Whether the process has been told to stop."""
+        return self._event.is_set()
+
+    def limit(self, began: float) -> float:
+        """The monotonic second by which a statement that ``began`` then has to give way."""
+        return max(self._at, began) + STOP_GRACE.total_seconds() if self._event.is_set() else float("inf")
+
+
+class Connection(psycopg.Connection[TupleRow]):
+    """A psycopg connection whose statements end: by their timeout, or soon after a stop.
+
+    The server's own ``statement_timeout`` is not enough, as a frozen server keeps no clock. At the deadline the
+    statement is cancelled from a second connection; where that has no effect, this one is closed.
+    """
+
+    patience: timedelta = STATEMENT_TIMEOUT
+    stop: Stop | None = None
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+        """As psycopg's ``wait`` (every statement and commit passes through it), with an end.
+
+        Raises ``LedgerUnavailable`` where the server gave no answer in time. ``Any`` is psycopg's: what its
+        generators yield is its own affair.
+        """
+        return super().wait(self._bounded(gen), *args, **kwargs)
+
+    def _bounded(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        began = time.monotonic()
+        deadline = began + self.patience.total_seconds()
+        closing_at: float | None = None
+        try:
+            state = next(gen)
+            while True:
+                # psycopg resumes its generators several times a second even when the socket is silent.
+                ready = yield state
+                now = time.monotonic()
+                limit = deadline if self.stop is None else min(deadline, self.stop.limit(began))
+                if closing_at is None and now >= limit:
+                    closing_at = now + STOP_GRACE.total_seconds()
+                    with suppress(psycopg.Error, OSError):
+                        self.cancel_safe(timeout=STOP_GRACE.total_seconds())
+                elif closing_at is not None and now >= closing_at:
+                    self.pgconn.finish()
+                    raise LedgerUnavailable(f"no answer within {now - began:.1f} s; the connection is closed")
+                state = gen.send(ready)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+@contextmanager
+def within(connection: Connection, timeout: timedelta, doing: str) -> Iterator[None]:
+    """Runs what is inside with ``timeout`` a statement; what psycopg raises comes out as a ``LedgerError``.
+
+    ``doing`` opens the message: "create todo: …".
+    """
+    before = connection.patience
+    connection.patience = timeout
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translate(error, doing) from error
+    finally:
+        connection.patience = before

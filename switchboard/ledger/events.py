@@ -1,0 +1,81 @@
+"""Table ``events``: every delivery, with its exact bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+
+from psycopg import sql
+from psycopg.rows import class_row
+
+from ..errors import NotFound
+from ..model import Event, Family, TrustMode
+from ..redact import redact_headers
+from .connection import STATEMENT_TIMEOUT, Connection, within
+
+_COLUMNS = sql.SQL(
+    "id, source, family, event_type, external_id, trust_mode, verified, verify_detail, content_type, headers, "
+    "payload, payload_size, host(source_ip) AS source_ip, received_at"
+)
+
+# The no-op update makes RETURNING answer for a row that is already there.
+_INSERT = sql.SQL("""
+INSERT INTO events (source, family, event_type, external_id, trust_mode, verified, verify_detail,
+                    content_type, headers, payload, payload_size, source_ip)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+ON CONFLICT (source, external_id) WHERE external_id IS NOT NULL DO UPDATE SET external_id = excluded.external_id
+RETURNING {}
+""").format(_COLUMNS)
+
+_GET = sql.SQL("SELECT {} FROM events WHERE id = %s").format(_COLUMNS)
+
+
+def insert_event(
+    connection: Connection,
+    *,
+    source: str,
+    payload: bytes,
+    family: Family = "queue",
+    trust_mode: TrustMode = "queue",
+    verified: bool = False,
+    verify_detail: str = "",
+    external_id: str | None = None,
+    event_type: str = "",
+    content_type: str = "",
+    headers: Mapping[str, str] | None = None,
+    source_ip: str | None = None,
+    timeout: timedelta = STATEMENT_TIMEOUT,
+) -> Event:
+    """Stores one delivery and returns its event; the one that is there, where ``external_id`` is known.
+
+    ``payload`` is the exact body. Headers that carry credentials are masked.
+    """
+    with within(connection, timeout, "insert event"), connection.cursor(row_factory=class_row(Event)) as cursor:
+        return cursor.execute(
+            _INSERT,
+            (
+                source,
+                family,
+                event_type,
+                external_id,
+                trust_mode,
+                verified,
+                verify_detail,
+                content_type,
+                json.dumps(redact_headers(headers or {})),
+                payload,
+                len(payload),
+                source_ip,
+            ),
+        ).fetchone() or _missing("just inserted")
+
+
+def get_event(connection: Connection, event_id: int, *, timeout: timedelta = STATEMENT_TIMEOUT) -> Event:
+    """The event with that id; ``NotFound`` where there is none."""
+    with within(connection, timeout, "get event"), connection.cursor(row_factory=class_row(Event)) as cursor:
+        return cursor.execute(_GET, (event_id,)).fetchone() or _missing(event_id)
+
+
+def _missing(event_id: object) -> Event:
+    raise NotFound(f"no event {event_id}")

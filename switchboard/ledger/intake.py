@@ -1,0 +1,112 @@
+"""The insert every delivery takes: events and their todos, a whole batch in one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+
+from psycopg import sql
+
+from ..errors import LedgerUnavailable
+from ..model import Delivery, Route, Shape
+from .connection import STATEMENT_TIMEOUT, Connection, within
+from .wire import ByteaArray, JsonbArray, TextArray
+
+# Incoming rows are ordered by key, and inserted in that order: unordered batches of two sessions deadlock.
+# A todo's payload is derived from the bytes already sent, unless its shape says otherwise.
+_INSERT = sql.SQL("""
+WITH incoming AS MATERIALIZED (
+    SELECT * FROM unnest(%(keys)s, %(bodies)s, %(payloads)s, %(titles)s, %(kinds)s, %(event_types)s,
+                         %(content_types)s, %(headers)s, %(verify_details)s, %(source_ips)s)
+    WITH ORDINALITY AS t (key, body, payload, title, kind, event_type,
+                          content_type, headers, verify_detail, source_ip, n)
+), stored AS (
+    INSERT INTO events (source, family, event_type, external_id, trust_mode, verified, verify_detail,
+                        content_type, headers, payload, payload_size, source_ip)
+    SELECT %(source)s, %(family)s, event_type, key, %(trust_mode)s, %(verified)s, verify_detail,
+           content_type, headers, body, octet_length(body), source_ip::inet
+    FROM incoming ORDER BY n
+    ON CONFLICT (source, external_id) WHERE external_id IS NOT NULL DO NOTHING
+    RETURNING id, external_id
+), made AS (
+    INSERT INTO todos (queue, source, kind, title, payload, event_id, idempotency_key)
+    SELECT %(queue)s, %(source)s, kind, title,
+           coalesce(incoming.payload, convert_from(body, 'UTF8')::jsonb), stored.id, key
+    FROM incoming JOIN stored ON stored.external_id = incoming.key ORDER BY n
+    ON CONFLICT (queue, idempotency_key)
+        WHERE idempotency_key IS NOT NULL AND state <> 'done' AND state <> 'failed' DO NOTHING
+)
+SELECT count(*) FROM stored
+""")
+
+# A statement of its own: the insert cannot see what another session has committed while it waited for it.
+_COMPARE = sql.SQL("""
+SELECT e.external_id, sha256(e.payload) = known.digest
+FROM unnest(%(keys)s, %(digests)s) AS known (key, digest)
+JOIN events e ON e.source = %(source)s AND e.external_id = known.key
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """A delivery with its idempotency key and its shape."""
+
+    key: str
+    delivery: Delivery
+    shape: Shape
+
+
+def insert_batch(
+    connection: Connection,
+    route: Route,
+    rows: Sequence[Keyed],
+    headers: Sequence[bytes],
+    *,
+    timeout: timedelta = STATEMENT_TIMEOUT,
+) -> tuple[int, set[str]]:
+    """Stores each row's event and its todo; a key that is already there makes neither.
+
+    ``rows`` are ordered by key and have no key twice; ``headers`` are theirs, redacted, each a JSON object in
+    UTF-8. Returns how many were new, and the keys that are there with another body: those are not
+    redeliveries (design, "same id, other body").
+    """
+    keys = TextArray.of(row.key for row in rows)
+    with within(connection, timeout, "insert events and todos"):
+        counted = connection.execute(
+            _INSERT,
+            {
+                "keys": keys,
+                "bodies": ByteaArray([row.delivery.body for row in rows]),
+                "payloads": JsonbArray(
+                    [None if row.shape.payload is None else row.shape.payload.encode() for row in rows]
+                ),
+                "titles": TextArray.of(row.shape.title for row in rows),
+                "kinds": TextArray.of(row.shape.kind for row in rows),
+                "event_types": TextArray.of(row.shape.event_type for row in rows),
+                "content_types": TextArray.of(row.delivery.content_type for row in rows),
+                "headers": JsonbArray(headers),
+                "verify_details": TextArray.of(row.delivery.verify_detail for row in rows),
+                "source_ips": TextArray.of(row.delivery.source_ip for row in rows),
+                "source": route.adapter,
+                "family": route.family,
+                "trust_mode": route.trust_mode,
+                "verified": route.verified,
+                "queue": route.queue,
+            },
+        ).fetchone()
+        new: int = counted[0] if counted else 0
+        if new == len(rows):
+            return new, set()
+        known = connection.execute(
+            _COMPARE,
+            {
+                "keys": keys,
+                "digests": ByteaArray([sha256(row.delivery.body).digest() for row in rows]),
+                "source": route.adapter,
+            },
+        ).fetchall()
+    if len(known) < len(rows):
+        raise LedgerUnavailable("insert events and todos: an event was pruned while it was looked up; try again")
+    return new, {key for key, same in known if not same}

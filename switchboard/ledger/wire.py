@@ -1,0 +1,89 @@
+"""PostgreSQL's binary array format, packed in one go.
+
+psycopg's dumper of a Python list is the bottleneck of a batched insert: it costs ten times what this does. The
+format is that of ``array_recv``: dimensions, whether there are NULLs, the element's oid, length and lower bound,
+then each element behind its length, -1 for NULL.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+from psycopg import Connection
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+
+_HEADER = struct.Struct("!iiIii")
+_LENGTH = struct.Struct("!i")
+_NULL = _LENGTH.pack(-1)
+
+
+class PackedArray:
+    """A one-dimensional array, ready for the wire: ``None`` stands for NULL."""
+
+    element_oid: int
+    #: What the element's binary form begins with (jsonb: its version).
+    prefix = b""
+
+    __slots__ = ("packed",)
+
+    def __init__(self, elements: Sequence[bytes | None]) -> None:
+        prefix, pack, width = self.prefix, _LENGTH.pack, len(self.prefix)
+        parts = [_HEADER.pack(1, int(None in elements), self.element_oid, len(elements), 1)]
+        for element in elements:
+            if element is None:
+                parts.append(_NULL)
+            else:
+                parts += (pack(len(element) + width), prefix, element)
+        self.packed = b"".join(parts)
+
+
+class ByteaArray(PackedArray):
+    """``bytea[]``."""
+
+    element_oid = 17
+
+
+class TextArray(PackedArray):
+    """``text[]``: elements are UTF-8 without NUL."""
+
+    element_oid = 25
+
+    @classmethod
+    def of(cls, texts: Iterable[str | None]) -> TextArray:
+        """The array of these texts."""
+        return cls([None if text is None else text.encode() for text in texts])
+
+
+class JsonbArray(PackedArray):
+    """``jsonb[]``: elements are JSON in UTF-8."""
+
+    element_oid = 3802
+    prefix = b"\x01"
+
+
+class _PackedDumper(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: PackedArray) -> bytes:
+        return obj.packed
+
+
+class _ByteaArrayDumper(_PackedDumper):
+    oid = 1001
+
+
+class _TextArrayDumper(_PackedDumper):
+    oid = 1009
+
+
+class _JsonbArrayDumper(_PackedDumper):
+    oid = 3807
+
+
+def register_arrays(connection: Connection[object]) -> None:
+    """Lets the connection take the arrays above as parameters."""
+    connection.adapters.register_dumper(ByteaArray, _ByteaArrayDumper)
+    connection.adapters.register_dumper(TextArray, _TextArrayDumper)
+    connection.adapters.register_dumper(JsonbArray, _JsonbArrayDumper)

@@ -1,0 +1,171 @@
+"""The nouns: what the rooms hand to each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, NewType
+
+#: A JSON document as text, already checked: it is handed to PostgreSQL as it is, so that numbers keep their value.
+JsonText = NewType("JsonText", str)
+
+#: Any value ``json`` can write.
+type_json = object
+
+Family = Literal["queue", "webhook"]
+TrustMode = Literal["queue", "signed", "token", "open"]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message as its transport handed it over: bytes and what was said about them, nothing decoded.
+
+    ``native_id`` is the id the source itself gave, or None where the transport has none; ``verify_detail``
+    names who vouched for it (``redis acl: deploy-bot``).
+    """
+
+    body: bytes
+    native_id: str | None
+    verify_detail: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content_type: str = ""
+    source_ip: str | None = None
+    #: Set where the transport already knows that the body is not what its adapter is told to expect.
+    invalid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where an adapter's deliveries go, and under which names.
+
+    ``key_prefix`` starts the idempotency key of each (``redis:deploys``); the ledger decides it when the
+    adapter registers, so that two adapters never share keys in one queue.
+    """
+
+    adapter: str
+    queue: str
+    key_prefix: str
+    provider: str = "generic"
+    family: Family = "queue"
+    trust_mode: TrustMode = "queue"
+    max_body: int = 32 * 1024 * 1024
+
+    @property
+    def verified(self) -> bool:
+        """Whether each delivery was itself verified: a queue's trust is its connection (SPEC-0002)."""
+        return self.trust_mode in ("signed", "token")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a body means: the columns of a todo that come from it.
+
+    ``payload`` is any value ``json`` can write; None stands for "the body itself, which is JSON".
+    """
+
+    title: str
+    kind: str = ""
+    event_type: str = ""
+    payload: JsonText | None = None
+
+    @classmethod
+    def of(cls, payload: type_json, *, title: str, kind: str = "", event_type: str = "") -> Shape:
+        """A shape whose payload is written as JSON here; ``ValueError`` or ``TypeError`` for what JSON cannot say."""
+        text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return cls(title=title, kind=kind, event_type=event_type, payload=JsonText(text))
+
+
+@dataclass(slots=True)
+class Batch:
+    """The deliveries of one read: stored in one transaction and acknowledged together.
+
+    It is the argument of an ingest message, so its ``repr`` is short and shows no body (an argument reaches
+    logs and error reports as text). ``stored`` is its receipt: set after the commit, and the only thing an
+    acknowledgement looks at.
+    """
+
+    route: Route
+    deliveries: Sequence[Delivery]
+    stored: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of all bodies."""
+        return sum(len(delivery.body) for delivery in self.deliveries)
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.route.adapter}: {len(self.deliveries)} deliveries, {self.size} bytes>"
+
+
+DeadLetterReason = Literal["invalid", "poison", "id_conflict", "too_large"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A delivery that cannot become a todo, kept with its exact bytes and why."""
+
+    delivery: Delivery
+    key: str
+    reason: DeadLetterReason
+    detail: str
+    deliveries: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What became of a batch, in numbers."""
+
+    new: int = 0
+    duplicates: int = 0
+    dead_letters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A delivery as the ledger keeps it, with its exact bytes in ``payload``."""
+
+    id: int
+    source: str
+    family: str
+    event_type: str
+    external_id: str | None
+    trust_mode: str
+    verified: bool
+    verify_detail: str
+    content_type: str
+    headers: dict[str, str]
+    payload: bytes
+    payload_size: int
+    source_ip: str | None
+    received_at: datetime
+
+
+TodoState = Literal["pending", "claimed", "done", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Todo:
+    """A durable unit of work, as its row is."""
+
+    id: int
+    queue: str
+    source: str
+    kind: str
+    title: str
+    payload: type_json
+    event_id: int | None
+    idempotency_key: str | None
+    assignee: str | None
+    state: TodoState
+    owner: str | None
+    lease_expires_at: datetime | None
+    attempt: int
+    max_attempts: int
+    result: type_json
+    last_error: str | None
+    created_at: datetime
+    updated_at: datetime
+    claimed_at: datetime | None
+    completed_at: datetime | None

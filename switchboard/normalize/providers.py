@@ -1,0 +1,43 @@
+"""Which function shapes an adapter's deliveries."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable
+
+from ..errors import ConfigError
+from ..model import Delivery, Shape
+from .generic import normalize_generic
+
+#: What shapes a delivery: it raises ``MessageInvalid`` (or anything else) for a body it cannot shape, and does no
+#: I/O, as it runs inside the transaction that stores the batch.
+Normalizer = Callable[[Delivery], Shape]
+
+_PROVIDERS: dict[str, Normalizer] = {"generic": normalize_generic}
+
+
+def resolve_provider(provider: str) -> Normalizer:
+    """The normalizer of that name, or a team's own as ``module:function``.
+
+    Raises ``ConfigError`` that names what was not found and the nearest provider there is.
+    """
+    if ":" not in provider:
+        try:
+            return _PROVIDERS[provider]
+        except KeyError:
+            nearest = difflib.get_close_matches(provider, _PROVIDERS, n=1)
+            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+            raise ConfigError(
+                f"provider: unknown provider {provider!r}{hint} "
+                f"(expected one of {', '.join(_PROVIDERS)}, or your own as module:function)"
+            ) from None
+    module_name, _, function_name = provider.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"provider: cannot import {provider!r}: {error}") from error
+    if not callable(function):
+        raise ConfigError(f"provider: {provider!r} is not a function of one delivery")
+    normalizer: Normalizer = function
+    return normalizer

@@ -1,0 +1,92 @@
+"""Text and JSON as they arrive, and as PostgreSQL takes them: what it would refuse is found before it is sent.
+
+Numbers are never turned into floats, and the text is never written anew: what is stored is what came, but for the
+two things ``jsonb`` cannot hold (U+0000 and lone surrogates), which become U+FFFD escape by escape. The exact
+bytes are in ``events.payload`` all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from ..errors import MessageInvalid
+from ..model import JsonText, type_json
+
+#: Levels of nesting accepted. PostgreSQL's own limit is a stack depth; readers in other languages have lower ones.
+MAX_DEPTH = 500
+
+#: Decimal digits ``numeric`` holds before and after the point.
+MAX_DIGITS_BEFORE, MAX_DIGITS_AFTER = 131_072, 16_383
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BRACKETS = re.compile(r"[\[{\]}]")
+_ESCAPE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.", re.DOTALL)
+_UNSTORABLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})")
+
+
+class NotJson(ValueError):
+    """The text is not a JSON document."""
+
+
+def read_json(text: str) -> type_json:
+    """The document's value, with every number as its own text.
+
+    Raises ``NotJson`` for what is not JSON, and ``MessageInvalid`` for JSON that ``jsonb`` cannot hold: nested
+    deeper than ``MAX_DEPTH`` levels, or with a number out of range.
+    """
+    _check_depth(text)
+    try:
+        return json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_constant)
+    except MessageInvalid:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise NotJson(str(error)) from None
+
+
+def storable_json(text: str) -> JsonText | None:
+    """The document as ``jsonb`` takes it, or None where that is the document as it is."""
+    if "\\u" not in text:
+        return None
+    # Every backslash of a JSON text begins an escape inside a string, so a scan from left to right cannot take
+    # the second backslash of an escaped one for the start of the next.
+    storable = _ESCAPE.sub(_replace_escape, text)
+    return None if storable == text else JsonText(storable)
+
+
+def storable_text(text: str) -> str:
+    """The text as ``text`` columns take it: NUL and lone surrogates replaced."""
+    if text.isascii() and "\x00" not in text:
+        return text
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def _replace_escape(match: re.Match[str]) -> str:
+    escape = match[0]
+    return "\\ufffd" if len(escape) == 6 and _UNSTORABLE.fullmatch(escape) else escape
+
+
+def _check_depth(text: str) -> None:
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    depth = 0
+    for bracket in _BRACKETS.findall(_STRING.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        if depth > MAX_DEPTH:
+            raise MessageInvalid(f"nested deeper than {MAX_DEPTH} levels")
+
+
+def _number(text: str) -> str:
+    if len(text) < 300 and "e" not in text and "E" not in text:
+        return text
+    mantissa, _, exponent_text = text.lower().partition("e")
+    whole, _, fraction = mantissa.lstrip("-").partition(".")
+    exponent = int(exponent_text or 0) if len(exponent_text) < 12 else MAX_DIGITS_BEFORE * 2
+    before, after = len(whole) + exponent, len(fraction) - exponent
+    if before > MAX_DIGITS_BEFORE or after > MAX_DIGITS_AFTER:
+        raise MessageInvalid(f"a number outside what PostgreSQL's numeric holds ({text[:40]}…)")
+    return text
+
+
+def _constant(name: str) -> str:
+    raise NotJson(f"{name} is not JSON")

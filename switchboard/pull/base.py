@@ -1,0 +1,138 @@
+"""What every pull transport is to the rest: receive, acknowledge, keep, give back (SPEC-0002, Adapter Interface)."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
+
+from ..model import Delivery
+
+_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|h|d)")
+_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def _duration(value: object) -> object:
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value.strip())
+        if match is None:
+            raise ValueError('expected a duration such as "500ms", "60s", "5m" or "2h"')
+        return timedelta(**{_UNITS[match["unit"]]: float(match["number"])})
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise ValueError('expected a duration with its unit, such as "60s"')  # noqa: TRY004 - pydantic turns it into ours
+    return value
+
+
+#: A ``timedelta``, written in configuration as "60s", "5m" …
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+
+
+class AdapterOptions(BaseModel):
+    """The options every pull adapter has; a transport's own class adds what it needs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    #: The todo queue it feeds.
+    queue: str = Field(min_length=1, max_length=200)
+    #: What shapes its deliveries: ``generic``, or a team's own ``module:function``.
+    provider: str = "generic"
+    #: Messages read, stored and acknowledged together, at most.
+    batch: int = Field(default=500, ge=1, le=10_000)
+    #: Bytes of bodies in one batch, at most; one larger message is a batch of its own.
+    batch_bytes: ByteSize = Field(default=ByteSize(16 * 1024**2), ge=1)
+    #: A larger body becomes a dead letter, ``too_large``, with its bytes.
+    max_body: ByteSize = Field(default=ByteSize(32 * 1024**2), ge=1)
+    #: How long a delivery may sit un-acknowledged with another consumer before it is claimed.
+    claim_idle: Duration = Field(default=timedelta(seconds=60), ge=timedelta(milliseconds=100))
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What waits at the source: not yet read (None where the server does not say), and not yet acknowledged."""
+
+    unread: int | None
+    pending: int
+
+
+class PullAdapter(ABC):
+    """One line into the ledger: a source, how to read from it and how to acknowledge to it.
+
+    ``receive`` is called by one thread at a time, the other methods by any, at the same time. Every method raises
+    ``BrokerUnavailable`` where the source gives no answer; nothing else of the client's comes out.
+    """
+
+    #: The ``type`` of its configuration table.
+    transport: ClassVar[str]
+    #: The class of its options.
+    options_class: ClassVar[type[AdapterOptions]]
+    #: Whether only one consumer among all processes may run.
+    exclusive: ClassVar[bool] = False
+    family: ClassVar[Literal["queue"]] = "queue"
+    trust_mode: ClassVar[Literal["queue"]] = "queue"
+
+    def __init__(self, name: str) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
+            raise ValueError(f"adapter name {name!r}: expected letters, digits, - and _, at most 100")
+        self.name = name
+
+    @property
+    @abstractmethod
+    def options(self) -> AdapterOptions:
+        """Its options, validated."""
+
+    @property
+    @abstractmethod
+    def namespace(self) -> str:
+        """What its idempotency keys begin with while no other adapter has the same (``redis:deploys``)."""
+
+    @property
+    @abstractmethod
+    def broker(self) -> str:
+        """The source's address without credentials, for people and logs."""
+
+    @abstractmethod
+    def receive(self, limit: int, limit_bytes: int, timeout: timedelta) -> list[Delivery]:
+        """At most ``limit`` deliveries, as soon as there is one; none when ``timeout`` has passed.
+
+        It may return somewhat more than ``limit_bytes`` where messages are larger than those before.
+        """
+
+    @abstractmethod
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Tells the source that these are stored; what is already acknowledged, or gone, is no error."""
+
+    @abstractmethod
+    def keep(self, deliveries: Sequence[Delivery]) -> None:
+        """Keeps these from being claimed by another consumer for ``claim_idle`` from now."""
+
+    @abstractmethod
+    def give_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Lets any consumer have these at once; no attempt is counted."""
+
+    @abstractmethod
+    def identity(self) -> str:
+        """Who vouches for its messages: ``redis acl: deploy-bot``."""
+
+    @abstractmethod
+    def lag(self) -> Lag:
+        """What waits at the source."""
+
+    @abstractmethod
+    def publish(self, body: bytes, headers: dict[str, str]) -> str:
+        """Puts one message on the source and returns its id there."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes its connections; the next call opens them again."""
+
+    def describe(self) -> dict[str, Any]:
+        """Its configuration as JSON values, without secrets."""
+        return {"type": self.transport, "broker": self.broker} | self.options.model_dump(mode="json", exclude={"url"})
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {self.broker}>"

@@ -1,0 +1,136 @@
+"""Redis connections as every Redis transport wants them, and the one map from the client's errors to ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Annotated, Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import redis
+from pydantic import AfterValidator
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from ..errors import BrokerUnavailable, PublishRejected, SwitchboardError
+from ..redact import safe_text
+
+#: How long a command that does not block may take.
+COMMAND_TIMEOUT = timedelta(seconds=5)
+
+#: How much longer than its block a blocking read may take before its connection is given up.
+BLOCK_GRACE = timedelta(seconds=5)
+
+
+def _redis_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise ValueError('expected an address such as "redis://host:6379/0", "rediss://…" or "unix://…"')
+    for option in ("decode_responses", "protocol"):
+        if option in parse_qs(parts.query):
+            raise ValueError(f"{option} cannot be set: bodies are bytes, and the protocol is ours to choose")
+    return url
+
+
+#: A Redis address: ``redis://``, ``rediss://`` (TLS) or ``unix://``, with user and password.
+RedisUrl = Annotated[str, AfterValidator(_redis_url)]
+
+
+def as_sent(response: Any, **_: Any) -> Any:
+    """A reply as the server sent it. The client's own callbacks make dicts, which lose a name that repeats."""
+    return response
+
+
+def connect(url: str, *, timeout: timedelta, raw_commands: tuple[str, ...] = ()) -> redis.Redis:
+    """A client whose commands end after ``timeout`` and are never retried behind our back.
+
+    Nothing is sent yet. redis-py 8's own defaults would hang a blocking read for a minute (redis-py#4125). The
+    replies to ``raw_commands`` come as they were sent.
+    """
+    client: redis.Redis = redis.Redis.from_url(
+        url,
+        protocol=2,
+        socket_timeout=timeout.total_seconds(),
+        socket_connect_timeout=COMMAND_TIMEOUT.total_seconds(),
+        socket_keepalive=True,
+        retry=Retry(NoBackoff(), 0),
+        retry_on_timeout=False,
+        health_check_interval=0,
+    )
+    for command in raw_commands:
+        client.set_response_callback(command, as_sent)
+    return client
+
+
+def execute(client: redis.Redis, *command: Any) -> Any:
+    """Sends one command as it is written. ``Any``: a reply has the shape the server gives it."""
+    return client.execute_command(*command)  # type: ignore[no-untyped-call]
+
+
+def as_text(reply: Any) -> str:
+    """A reply as text."""
+    return reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
+
+
+def shown_url(url: str) -> str:
+    """The address without user, password and options."""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname or ""
+    return f"{parts.scheme}://{host}{f':{parts.port}' if parts.port else ''}{parts.path}"
+
+
+def acl_identity(client: redis.Redis, url: str) -> str:
+    """``redis acl: {user}``: what the server says, or the address's user where ``ACL WHOAMI`` is denied."""
+    try:
+        name = as_text(execute(client, "ACL WHOAMI"))
+    except redis.ResponseError:
+        name = unquote(urlsplit(url).username or "") or "default"
+    return f"redis acl: {name}"
+
+
+def to_consume_error(error: Exception, doing: str) -> SwitchboardError:
+    """Ours for what the client raised while reading or acknowledging.
+
+    Nothing Redis says there is about a message, so all of it may pass: no connection, no answer in time, a
+    read-only replica after a failover, a server that loads or is out of memory, rights taken away.
+    """
+    return BrokerUnavailable(f"{doing}: {safe_text(error)}")
+
+
+#: What a write may be refused with that passes by itself; everything else the server answers is for good.
+_PASSING_REFUSALS = frozenset(
+    [
+        "READONLY",
+        "LOADING",
+        "MASTERDOWN",
+        "CLUSTERDOWN",
+        "TRYAGAIN",
+        "OOM",
+        "MISCONF",
+        "NOREPLICAS",
+        "BUSY",
+        "NOAUTH",
+        "WRONGPASS",
+        "MOVED",
+        "ASK",
+    ]
+)
+
+
+def to_publish_error(error: Exception, doing: str) -> SwitchboardError:
+    """Ours for what the client raised while publishing: ``PublishRejected`` where trying again cannot help."""
+    if isinstance(error, redis.ResponseError) and not isinstance(error, (redis.ReadOnlyError, redis.OutOfMemoryError)):
+        refusal = str(error).split(" ", 1)[0]
+        if refusal not in _PASSING_REFUSALS:
+            return PublishRejected(f"{doing}: {safe_text(error)}")
+    return BrokerUnavailable(f"{doing}: {safe_text(error)}")
+
+
+@contextmanager
+def translated(doing: str, to_error: Callable[[Exception, str], SwitchboardError] = to_consume_error) -> Iterator[None]:
+    """Turns what the client raises inside into ours, saying what was being done."""
+    try:
+        yield
+    except (redis.RedisError, OSError) as error:
+        raise to_error(error, doing) from error
