@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import dramatiq
+import dramatiq.broker
 
 from ..errors import ConfigError, SwitchboardError
-from ..ledger import Ledger, upsert_adapter
+from ..ledger import Ledger, migrate, upsert_adapter
+from ..middleware import Lifecycle, StoreThenAck
 from ..model import Route
 from ..pull import PullAdapter
-from .adapter_consumer import AdapterConsumer
+from .adapter_consumer import AdapterConsumer, ingest_actor_name
 
 if TYPE_CHECKING:
     _Base = dramatiq.Broker
@@ -42,8 +44,15 @@ class AdapterQueues(_Base):
         self._ledger: Ledger | None = None
         self._adapter_consumers: dict[str, AdapterConsumer] = {}
         self._adapter_listeners: list[Callable[[PullAdapter], None]] = []
+        #: Whether Switchboard's own actors are on this broker.
+        self.has_own_actors = False
         super().__init__(*args, **kwargs)
-        add_own_middleware(self)
+        lifecycle = Lifecycle(self)
+        if self.middleware:
+            self.add_middleware(lifecycle, before=type(self.middleware[0]))
+        else:
+            self.add_middleware(lifecycle)
+        self.add_middleware(StoreThenAck(lambda: self.ledger))
 
     @property
     def ledger(self) -> Ledger:
@@ -116,7 +125,7 @@ class AdapterQueues(_Base):
             self._adapter_consumers[queue_name] = consumer
         return consumer
 
-    def register_adapters(self) -> None:
+    def _register_adapters(self) -> None:
         """Upserts every adapter in the ledger, which decides its key prefix (SPEC-0002, Adapter Interface)."""
         with self.ledger.transaction(doing="register adapters") as transaction:
             for adapter in self.adapters.values():
@@ -140,22 +149,41 @@ class AdapterQueues(_Base):
                     max_body=options.max_body,
                 )
 
+    # middleware.Lifecycle's Served
+
+    def start_serving(self, worker_threads: int) -> None:
+        """Checks that this is the right broker, opens and migrates the ledger and registers the adapters.
+
+        Raises ``ConfigError`` or ``LedgerError`` where the worker could not do its work.
+        """
+        other = dramatiq.broker.global_broker
+        if other is not self and (self.has_own_actors or getattr(other, "has_own_actors", False)):
+            raise ConfigError(
+                "this worker's broker is not the one that is set: a broker was set after switchboard.actors had "
+                "taken another. Name the module that sets it first: `dramatiq myapp.tasks switchboard.actors`"
+            )
+        if not self.in_use:
+            return
+        for name in self.adapters:
+            if ingest_actor_name(name) not in self.actors:
+                raise ConfigError(
+                    f"adapter {name!r} has nobody to store what it reads: add switchboard.actors to the worker's "
+                    f"modules, `dramatiq myapp.tasks switchboard.actors`"
+                )
+        # One a worker thread, and one a consumer that looks after its adapter.
+        self.ledger.max_size = worker_threads + len(self.adapters) + 1
+        self.ledger.open()
+        migrate(self.ledger)
+        self._register_adapters()
+
     def stop_reading(self) -> None:
-        """Ends all reading from sources; what is being stored goes on."""
+        """Ends all reading from sources; what is being stored goes on, and has to be quick about it."""
         for consumer in self._adapter_consumers.values():
             consumer.stop()
+        if self._ledger is not None:
+            self._ledger.stop()
 
-
-def add_own_middleware(broker: AdapterQueues) -> None:
-    """Adds what Switchboard needs on the broker and is not there: Lifecycle first of all, StoreThenAck last."""
-    from ..middleware import Lifecycle, StoreThenAck
-
-    present = {type(middleware) for middleware in broker.middleware}
-    if Lifecycle not in present:
-        lifecycle = Lifecycle()
-        if broker.middleware:
-            broker.add_middleware(lifecycle, before=type(broker.middleware[0]))
-        else:
-            broker.add_middleware(lifecycle)
-    if StoreThenAck not in present:
-        broker.add_middleware(StoreThenAck())
+    def end_serving(self) -> None:
+        """Closes the ledger."""
+        if self._ledger is not None:
+            self._ledger.close()

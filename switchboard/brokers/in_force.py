@@ -15,15 +15,9 @@ from ..errors import ConfigError
 from .adapter_queues import AdapterQueues
 from .ready import RedisBroker
 
-#: What to do about every mistake below.
-_ORDER = "name the module that sets your broker first: `dramatiq myapp.tasks switchboard.actors`"
-
-_chosen: AdapterQueues | None = None
-
 
 def broker_in_force() -> AdapterQueues:
     """The broker for Switchboard's actors; raises ``ConfigError`` that says what to change where there is none."""
-    global _chosen
     broker = dramatiq.broker.global_broker
     if broker is None:
         broker = _from_environment()
@@ -34,18 +28,8 @@ def broker_in_force() -> AdapterQueues:
             f"the broker that is set, {name}, lacks switchboard.AdapterQueues: use switchboard.RedisBroker, "
             f"switchboard.RabbitmqBroker or `class Broker(switchboard.AdapterQueues, {name})`"
         )
-    _chosen = broker
+    broker.has_own_actors = True
     return broker
-
-
-def refuse_another(broker: dramatiq.Broker) -> None:
-    """Raises ``ConfigError`` where the worker's broker is not the one Switchboard's actors are on."""
-    if _chosen is None:
-        return
-    if dramatiq.broker.global_broker is not _chosen:
-        raise ConfigError(f"a broker was set after switchboard.actors had taken another: {_ORDER}")
-    if broker is not _chosen:
-        raise ConfigError(f"this worker's broker is not the one that is set with dramatiq.set_broker: {_ORDER}")
 
 
 def _from_environment() -> AdapterQueues:
@@ -53,7 +37,8 @@ def _from_environment() -> AdapterQueues:
         url = required("SWITCHBOARD_BROKER_URL")
     except ConfigError as error:
         raise ConfigError(
-            f"{error} (redis://…, rediss://… or amqp://…), and no broker is set; if you set one, {_ORDER}"
+            f"{error} (redis://…, rediss://… or amqp://…), and no broker is set; if you set one yourself, "
+            f"name its module first: `dramatiq myapp.tasks switchboard.actors`"
         ) from None
     scheme = urlsplit(url).scheme
     if scheme in ("redis", "rediss", "unix"):

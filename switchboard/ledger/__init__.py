@@ -6,7 +6,7 @@ and work without Dramatiq.
 
 from .adapters import AdapterRow, adapter_enabled, list_adapters, set_adapter_enabled, upsert_adapter
 from .connection import STATEMENT_TIMEOUT, Connection
-from .dead_letters import DeadLetterRow, get_dead_letter, insert_dead_letters, list_dead_letters
+from .dead_letters import DeadLetterBody, DeadLetterRow, get_dead_letter, insert_dead_letters, list_dead_letters
 from .events import get_event, insert_event
 from .intake import Keyed, insert_batch
 from .migrator import migrate
@@ -19,6 +19,7 @@ __all__ = [
     "STATEMENT_TIMEOUT",
     "AdapterRow",
     "Connection",
+    "DeadLetterBody",
     "DeadLetterRow",
     "Keyed",
     "Ledger",

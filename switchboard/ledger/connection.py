@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.rows import TupleRow
 
-from ..errors import LedgerUnavailable
 from .failures import translate
 
 T = TypeVar("T")
@@ -60,7 +59,7 @@ class Connection(psycopg.Connection[TupleRow]):
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         """As psycopg's ``wait`` (every statement and commit passes through it), with an end.
 
-        Raises ``LedgerUnavailable`` where the server gave no answer in time. ``Any`` is psycopg's: what its
+        Raises ``psycopg.OperationalError`` where the server gave no answer in time. ``Any`` is psycopg's: what its
         generators yield is its own affair.
         """
         return super().wait(self._bounded(gen), *args, **kwargs)
@@ -82,7 +81,7 @@ class Connection(psycopg.Connection[TupleRow]):
                         self.cancel_safe(timeout=STOP_GRACE.total_seconds())
                 elif closing_at is not None and now >= closing_at:
                     self.pgconn.finish()
-                    raise LedgerUnavailable(f"no answer within {now - began:.1f} s; the connection is closed")
+                    raise psycopg.OperationalError(f"no answer within {now - began:.1f} s; the connection is closed")
                 state = gen.send(ready)
         except StopIteration as end:
             result: T = end.value

@@ -16,8 +16,8 @@ from ..redact import redact_headers, safe_text
 from .connection import STATEMENT_TIMEOUT, Connection, within
 
 _COLUMNS = sql.SQL(
-    "id, adapter, external_id, reason, detail, verify_detail, content_type, headers, payload, deliveries, "
-    "received_at, resolved_at"
+    "id, adapter, external_id, reason, detail, verify_detail, content_type, headers, "
+    "octet_length(payload) AS payload_size, deliveries, received_at, resolved_at"
 )
 
 _INSERT = sql.SQL("""
@@ -28,7 +28,7 @@ ON CONFLICT (adapter, idempotency_key, reason, sha256(payload)) WHERE resolved_a
 RETURNING id
 """)
 
-_GET = sql.SQL("SELECT {} FROM dead_letters WHERE id = %s").format(_COLUMNS)
+_GET = sql.SQL("SELECT {}, payload FROM dead_letters WHERE id = %s").format(_COLUMNS)
 
 _LIST = sql.SQL("""
 SELECT {} FROM dead_letters
@@ -41,7 +41,7 @@ ORDER BY id DESC LIMIT %(limit)s
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRow:
-    """A dead letter as its row is."""
+    """A dead letter as its row is, without its body: a page of them may be gigabytes."""
 
     id: int
     adapter: str
@@ -51,10 +51,17 @@ class DeadLetterRow:
     verify_detail: str
     content_type: str
     headers: dict[str, str]
-    payload: bytes
+    payload_size: int
     deliveries: int
     received_at: datetime
     resolved_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterBody(DeadLetterRow):
+    """A dead letter with its exact bytes."""
+
+    payload: bytes
 
 
 def insert_dead_letters(
@@ -86,11 +93,13 @@ def insert_dead_letters(
     return new
 
 
-def get_dead_letter(connection: Connection, letter_id: int, *, timeout: timedelta = STATEMENT_TIMEOUT) -> DeadLetterRow:
-    """The dead letter with that id; ``NotFound`` where there is none."""
+def get_dead_letter(
+    connection: Connection, letter_id: int, *, timeout: timedelta = STATEMENT_TIMEOUT
+) -> DeadLetterBody:
+    """The dead letter with that id, with its bytes; ``NotFound`` where there is none."""
     with (
         within(connection, timeout, "get dead letter"),
-        connection.cursor(row_factory=class_row(DeadLetterRow)) as cursor,
+        connection.cursor(row_factory=class_row(DeadLetterBody)) as cursor,
     ):
         row = cursor.execute(_GET, (letter_id,)).fetchone()
     if row is None:

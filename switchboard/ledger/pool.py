@@ -26,7 +26,7 @@ from .wire import register_arrays
 CONNECT_TIMEOUT = timedelta(seconds=5)
 
 #: How long a caller waits for one of the pool's connections: an outage is noticed within it.
-POOL_TIMEOUT = timedelta(seconds=4)
+POOL_TIMEOUT = timedelta(seconds=3)
 
 _ANSWER = sql.SQL("SELECT set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true)")
 

@@ -10,8 +10,8 @@ from typing import Any
 import dramatiq
 from dramatiq.middleware import MiddlewareError
 
-from ..brokers import AdapterQueues
 from ..errors import ConfigError
+from ..ledger import Ledger
 
 _MARK = "_switchboard_store_then_ack"
 
@@ -33,6 +33,9 @@ class StoreThenAck(dramatiq.Middleware):
     middleware the option is unknown and the actor is refused.
     """
 
+    def __init__(self, ledger: Callable[[], Ledger]) -> None:
+        self._ledger = ledger
+
     @property
     def actor_options(self) -> set[str]:
         return {"store_then_ack"}
@@ -44,15 +47,14 @@ class StoreThenAck(dramatiq.Middleware):
     def after_declare_actor(self, broker: dramatiq.Broker, actor: dramatiq.Actor[Any, Any]) -> None:
         # The commit stands inside the actor's function: an error raised by an after_ hook is swallowed, and the
         # message acknowledged all the same (dramatiq.Broker.emit_after).
-        if isinstance(broker, AdapterQueues) and actor.options.get("store_then_ack") and not hasattr(actor.fn, _MARK):
-            actor.fn = _in_transaction(broker, actor.actor_name, actor.fn)
+        if actor.options.get("store_then_ack") and not hasattr(actor.fn, _MARK):
+            actor.fn = self._in_transaction(actor.actor_name, actor.fn)
 
+    def _in_transaction(self, actor_name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def stored(*args: Any, **kwargs: Any) -> Any:
+            with self._ledger().transaction(doing=actor_name):
+                return function(*args, **kwargs)
 
-def _in_transaction(broker: AdapterQueues, actor_name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def stored(*args: Any, **kwargs: Any) -> Any:
-        with broker.ledger.transaction(doing=actor_name):
-            return function(*args, **kwargs)
-
-    setattr(stored, _MARK, True)
-    return stored
+        setattr(stored, _MARK, True)
+        return stored

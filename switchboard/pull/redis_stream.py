@@ -339,13 +339,19 @@ def _json_value(value: bytes) -> str | dict[str, str]:
 
 
 def _as_fields(body: bytes) -> dict[str, str]:
+    """The fields that a JSON object of texts and numbers stands for; a number is its own text."""
     try:
-        value = json.loads(body)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict) or not value:
-        raise PublishRejected("publish: the adapter has no body field, so a message is a JSON object of the fields")
-    return {name: field if isinstance(field, str) else json.dumps(field) for name, field in value.items()}
+        value = json.loads(body, parse_int=str, parse_float=str)
+        texts = isinstance(value, dict) and value and all(isinstance(field, str) for field in value.values())
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        texts = False
+    if not texts:
+        raise PublishRejected(
+            "publish: the adapter has no body field, so a message is a JSON object of its fields, texts or numbers"
+        )
+    fields: dict[str, str] = value
+    return fields
 
 
 def _pairs(fields: Fields) -> Iterable[tuple[bytes, bytes]]:

@@ -1,0 +1,46 @@
+# Two commands need nothing but Python 3.11+, make and the package index: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test concurrency lint wheel bench clean help
+
+help:
+	@echo "make demo         20,000 messages through a real worker that is killed midway"
+	@echo "make test         the whole test suite on real servers"
+	@echo "make lint         ruff and strict mypy"
+	@echo "make wheel        build the wheel, install it into a clean environment, run it once"
+	@echo "make bench        what batching is worth, in one run"
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Switchboard needs Python 3.11 or newer: make PYTHON=python3.12 …")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/switchboard demo
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest tests --ignore tests/concurrency
+	$(BIN)/python -X dev -m pytest tests/concurrency
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+wheel: $(VENV)/.installed
+	rm -rf dist build/wheel-check
+	$(BIN)/python -m build --wheel --outdir dist .
+	$(PYTHON) -m venv build/wheel-check
+	build/wheel-check/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	build/wheel-check/bin/switchboard --help > /dev/null
+	cd build && wheel-check/bin/python -c 'import switchboard.ledger.migrator as m; assert list(m.shipped_migrations()), "the wheel has no migrations"'
+
+bench: $(VENV)/.installed
+	$(BIN)/python bench/ingest.py
+
+clean:
+	rm -rf $(VENV) build dist

@@ -1,0 +1,36 @@
+"""The ledger as a command uses it: opened for one answer, then closed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from ..errors import LedgerError
+from ..ledger import Connection, Ledger
+
+#: SQLSTATEs of a table or a column that a migration would have made.
+_NOT_MIGRATED = ("42P01", "42703")
+
+
+@contextmanager
+def open_ledger() -> Iterator[Ledger]:
+    """The ledger at ``DATABASE_URL``, closed afterwards."""
+    ledger = Ledger.from_environment()
+    try:
+        yield ledger
+    finally:
+        ledger.close()
+
+
+@contextmanager
+def ledger_connection(doing: str, timeout: timedelta | None = None) -> Iterator[Connection]:
+    """The connection of one transaction; a database that is not migrated is an error that says what to run."""
+    with open_ledger() as ledger:
+        try:
+            with ledger.transaction(timeout=timeout, doing=doing) as transaction:
+                yield transaction.connection
+        except LedgerError as error:
+            if getattr(error.__cause__, "sqlstate", None) in _NOT_MIGRATED:
+                raise LedgerError(f"{doing}: the database is not migrated; run `switchboard migrate`") from error
+            raise
