@@ -12,7 +12,6 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
@@ -25,6 +24,8 @@ DEFAULT_CONFIG = "switchboard.toml"
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRET_KEY = re.compile(r"password|passwd|secret|token", re.IGNORECASE)
+# Not by parsing the address: what a password's own / or [ makes of it must be refused as well.
+_LITERAL_PASSWORD = re.compile(r"://[^\s@]*:[^\s@]+@|[?&]password=[^&\s]")
 _TOP_LEVEL = ("adapters",)
 
 
@@ -98,11 +99,7 @@ def _expand(key: str, value: object, where: str) -> object:
 
 def _refuse_literal_secret(key: str, value: str, where: str) -> None:
     literal = _REFERENCE.sub("", value)
-    try:
-        password = urlsplit(literal).password if "://" in literal else None
-    except ValueError:
-        password = None
-    if password or (_SECRET_KEY.search(key) and literal):
+    if _LITERAL_PASSWORD.search(literal) or (_SECRET_KEY.search(key) and literal):
         raise ConfigError(f"{where}: a literal password; put it in the environment and write ${{NAME}} here")
 
 

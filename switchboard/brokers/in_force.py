@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import dramatiq
 import dramatiq.broker
+import redis
 
 from ..config import required
 from ..errors import ConfigError
@@ -40,9 +42,12 @@ def _from_environment() -> AdapterQueues:
             f"{error} (redis://…, rediss://… or amqp://…), and no broker is set; if you set one yourself, "
             f"name its module first: `dramatiq myapp.tasks switchboard.actors`"
         ) from None
-    scheme = urlsplit(url).scheme
+    scheme = _scheme(url)
     if scheme in ("redis", "rediss", "unix"):
-        return RedisBroker(url=url)
+        with _readable(url):
+            # Made and thrown away: an option it does not know would surface with the first message only.
+            redis.ConnectionPool.from_url(url).make_connection()
+            return RedisBroker(url=url)
     if scheme in ("amqp", "amqps"):
         try:
             from .rabbitmq import RabbitmqBroker
@@ -50,5 +55,25 @@ def _from_environment() -> AdapterQueues:
             raise ConfigError(
                 f"SWITCHBOARD_BROKER_URL: {scheme}:// needs `pip install 'dramatiq-switchboard[rabbitmq]'` ({error})"
             ) from error
-        return RabbitmqBroker(url=url)
-    raise ConfigError(f"SWITCHBOARD_BROKER_URL: expected redis://, rediss:// or amqp://, got {scheme or 'no'}://")
+        with _readable(url):
+            return RabbitmqBroker(url=url)
+    raise ConfigError(
+        f"SWITCHBOARD_BROKER_URL: expected redis://, rediss:// or amqp://, got {scheme + '://' if scheme else 'none'}"
+    )
+
+
+def _scheme(url: str) -> str:
+    scheme, separator, _ = url.partition("://")
+    return scheme if separator and scheme.isalnum() else ""
+
+
+@contextmanager
+def _readable(url: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError):
+        # The parser's own message can quote the password.
+        raise ConfigError(
+            f"SWITCHBOARD_BROKER_URL: not an address that can be used: {_scheme(url)}://… "
+            f"(is its port a number, are its options known, special characters percent-encoded?)"
+        ) from None

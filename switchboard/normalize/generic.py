@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
+from typing import TypeGuard
 
 from ..model import Delivery, Shape
-from .storable import NotJson, read_json, storable_json, storable_text
+from .storable import NotJson, NumberText, read_json, storable_json, storable_text
 
 #: Characters of a title: one line that a person can read.
 MAX_TITLE = 200
@@ -43,7 +44,7 @@ def normalize_generic(delivery: Delivery) -> Shape:
         title = _first(value, _TITLE_FIELDS) or event_type or _fields_title(value)
     else:
         kind = event_type
-        title = event_type or (_one_line(value) if isinstance(value, str) else f"JSON {_one_line(text)}")
+        title = event_type or (_one_line(value) if _is_text(value) else _one_line(f"JSON {text}"))
     return Shape(title=title or "Empty message", kind=kind, event_type=event_type, payload=payload)
 
 
@@ -57,9 +58,13 @@ def _from_headers(headers: Mapping[str, str]) -> str:
 def _first(value: Mapping[str, object], names: Iterable[str]) -> str:
     for name in names:
         found = value.get(name)
-        if isinstance(found, str) and (line := _one_line(found)):
+        if _is_text(found) and (line := _one_line(found)):
             return line
     return ""
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and not isinstance(value, NumberText)
 
 
 def _fields_title(value: Mapping[str, object]) -> str:
@@ -67,6 +72,7 @@ def _fields_title(value: Mapping[str, object]) -> str:
 
 
 def _one_line(text: str) -> str:
-    """The first words of a text as PostgreSQL can store them: no NUL, no lone surrogate, no line ends."""
-    line = " ".join(storable_text(text[: MAX_TITLE * 4]).split())
+    """The first words of a text as a terminal can show them: no line ends, no control characters."""
+    start = storable_text(text.lstrip()[: MAX_TITLE * 4])
+    line = " ".join("".join(character if character.isprintable() else " " for character in start).split())
     return line if len(line) <= MAX_TITLE else line[: MAX_TITLE - 1] + "…"

@@ -35,7 +35,7 @@ def resolve_provider(provider: str) -> Normalizer:
     module_name, _, function_name = provider.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ConfigError(f"provider: cannot import {provider!r}: {error}") from error
     if not callable(function):
         raise ConfigError(f"provider: {provider!r} is not a function of one delivery")

@@ -19,10 +19,22 @@ MAX_DEPTH = 500
 #: Decimal digits ``numeric`` holds before and after the point.
 MAX_DIGITS_BEFORE, MAX_DIGITS_AFTER = 131_072, 16_383
 
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# A string that is never closed ends with the text: else each quote in it would be the start of another search.
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\Z)', re.DOTALL)
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _BRACKETS = re.compile(r"[\[{\]}]")
 _ESCAPE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.", re.DOTALL)
 _UNSTORABLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})")
+
+
+#: What a JSON document can begin with.
+_BEGINNINGS = frozenset('{["-0123456789tfn')
+
+
+class NumberText(str):
+    """A JSON number as it was written."""
+
+    __slots__ = ()
 
 
 class NotJson(ValueError):
@@ -30,11 +42,13 @@ class NotJson(ValueError):
 
 
 def read_json(text: str) -> type_json:
-    """The document's value, with every number as its own text.
+    """The document's value, with every number as its own ``NumberText``.
 
     Raises ``NotJson`` for what is not JSON, and ``MessageInvalid`` for JSON that ``jsonb`` cannot hold: nested
     deeper than ``MAX_DEPTH`` levels, or with a number out of range.
     """
+    if text.lstrip(" \t\r\n")[:1] not in _BEGINNINGS:
+        raise NotJson("it begins as no JSON document does")
     _check_depth(text)
     try:
         return json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_constant)
@@ -58,7 +72,7 @@ def storable_text(text: str) -> str:
     """The text as ``text`` columns take it: NUL and lone surrogates replaced."""
     if text.isascii() and "\x00" not in text:
         return text
-    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+    return _SURROGATE.sub("\ufffd", text.replace("\x00", "\ufffd"))
 
 
 def _replace_escape(match: re.Match[str]) -> str:
@@ -69,23 +83,26 @@ def _replace_escape(match: re.Match[str]) -> str:
 def _check_depth(text: str) -> None:
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
-    depth = 0
+    depth = deepest = 0
     for bracket in _BRACKETS.findall(_STRING.sub("", text)):
         depth += 1 if bracket in "[{" else -1
-        if depth > MAX_DEPTH:
-            raise MessageInvalid(f"nested deeper than {MAX_DEPTH} levels")
+        deepest = max(deepest, depth)
+    if deepest > MAX_DEPTH:
+        if depth != 0:
+            raise NotJson("its brackets do not match")
+        raise MessageInvalid(f"nested deeper than {MAX_DEPTH} levels")
 
 
-def _number(text: str) -> str:
+def _number(text: str) -> NumberText:
     if len(text) < 300 and "e" not in text and "E" not in text:
-        return text
+        return NumberText(text)
     mantissa, _, exponent_text = text.lower().partition("e")
     whole, _, fraction = mantissa.lstrip("-").partition(".")
     exponent = int(exponent_text or 0) if len(exponent_text) < 12 else MAX_DIGITS_BEFORE * 2
     before, after = len(whole) + exponent, len(fraction) - exponent
     if before > MAX_DIGITS_BEFORE or after > MAX_DIGITS_AFTER:
         raise MessageInvalid(f"a number outside what PostgreSQL's numeric holds ({text[:40]}…)")
-    return text
+    return NumberText(text)
 
 
 def _constant(name: str) -> str:

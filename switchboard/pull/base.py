@@ -9,24 +9,39 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ..model import Delivery
 
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|h|d)")
+_SIZE = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,6})?)\s*(?P<unit>b|[kmg]i?b)?", re.IGNORECASE)
+_BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def _duration(value: object) -> object:
-    if isinstance(value, str):
-        match = _DURATION.fullmatch(value.strip())
-        if match is None:
-            raise ValueError('expected a duration such as "500ms", "60s", "5m" or "2h"')
-        return timedelta(**{_UNITS[match["unit"]]: float(match["number"])})
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise ValueError('expected a duration with its unit, such as "60s"')  # noqa: TRY004 - pydantic turns it into ours
-    return value
+    if isinstance(value, timedelta):
+        return value
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    try:
+        if match is not None:
+            return timedelta(**{_UNITS[match["unit"]]: float(match["number"])})
+    except OverflowError:
+        pass
+    raise ValueError('expected a duration with its unit, such as "500ms", "60s", "5m" or "2h"')
 
+
+def _size(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError('expected a size such as "16MiB", "500kB" or a number of bytes')
+    return int(float(match["number"]) * _BYTES[(match["unit"] or "b").lower()])
+
+
+#: A number of bytes, written in configuration as "16MiB", "500kB" …
+Size = Annotated[int, BeforeValidator(_size)]
 
 #: A ``timedelta``, written in configuration as "60s", "5m" …
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
@@ -42,11 +57,11 @@ class AdapterOptions(BaseModel):
     #: What shapes its deliveries: ``generic``, or a team's own ``module:function``.
     provider: str = "generic"
     #: Messages read, stored and acknowledged together, at most.
-    batch: int = Field(default=500, ge=1, le=10_000)
+    batch: int = Field(default=500, ge=1, le=10_000, strict=True)
     #: Bytes of bodies in one batch, at most; one larger message is a batch of its own.
-    batch_bytes: ByteSize = Field(default=ByteSize(16 * 1024**2), ge=1)
+    batch_bytes: Size = Field(default=16 * 1024**2, ge=1)
     #: A larger body becomes a dead letter, ``too_large``, with its bytes.
-    max_body: ByteSize = Field(default=ByteSize(32 * 1024**2), ge=1)
+    max_body: Size = Field(default=32 * 1024**2, ge=1)
     #: How long a delivery may sit un-acknowledged with another consumer before it is claimed.
     claim_idle: Duration = Field(default=timedelta(seconds=60), ge=timedelta(milliseconds=100))
 

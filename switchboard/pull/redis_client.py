@@ -23,13 +23,29 @@ COMMAND_TIMEOUT = timedelta(seconds=5)
 BLOCK_GRACE = timedelta(seconds=5)
 
 
+#: Options an address may carry. Time limits, retries, decoding and protocol are ours; a password has its own place.
+_URL_OPTIONS = frozenset(
+    "db client_name ssl_cert_reqs ssl_ca_certs ssl_ca_path ssl_certfile ssl_keyfile ssl_check_hostname".split()
+)
+
+
 def _redis_url(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("redis", "rediss", "unix"):
-        raise ValueError('expected an address such as "redis://host:6379/0", "rediss://…" or "unix://…"')
-    for option in ("decode_responses", "protocol"):
-        if option in parse_qs(parts.query):
-            raise ValueError(f"{option} cannot be set: bodies are bytes, and the protocol is ours to choose")
+    expected = 'expected an address such as "redis://host:6379/0", "rediss://…" or "unix://…"'
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError(expected)
+    try:
+        options = parse_qs(urlsplit(url).query, keep_blank_values=True)
+        shown_url(url)
+    except ValueError:
+        # The parser's own message can quote the password.
+        raise ValueError(f"{expected}; special characters in a password must be percent-encoded") from None
+    for option in options:
+        if option not in _URL_OPTIONS:
+            raise ValueError(f"option {option!r} cannot be set in the address")
+    try:
+        redis.ConnectionPool.from_url(url).make_connection()
+    except (ValueError, TypeError):
+        raise ValueError(expected) from None
     return url
 
 
@@ -98,6 +114,17 @@ def to_consume_error(error: Exception, doing: str) -> SwitchboardError:
     return BrokerUnavailable(f"{doing}: {safe_text(error)}")
 
 
+#: Refusals that pass, as the client has classes for them: it takes their code word off the message.
+_PASSING_ERRORS = (
+    redis.ReadOnlyError,
+    redis.OutOfMemoryError,
+    redis.BusyLoadingError,
+    redis.AuthenticationError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.TryAgainError,
+    redis.exceptions.AskError,
+)
+
 #: What a write may be refused with that passes by itself; everything else the server answers is for good.
 _PASSING_REFUSALS = frozenset(
     [
@@ -120,7 +147,9 @@ _PASSING_REFUSALS = frozenset(
 
 def to_publish_error(error: Exception, doing: str) -> SwitchboardError:
     """Ours for what the client raised while publishing: ``PublishRejected`` where trying again cannot help."""
-    if isinstance(error, redis.ResponseError) and not isinstance(error, (redis.ReadOnlyError, redis.OutOfMemoryError)):
+    if isinstance(error, redis.DataError):
+        return PublishRejected(f"{doing}: {safe_text(error)}")
+    if isinstance(error, redis.ResponseError) and not isinstance(error, _PASSING_ERRORS):
         refusal = str(error).split(" ", 1)[0]
         if refusal not in _PASSING_REFUSALS:
             return PublishRejected(f"{doing}: {safe_text(error)}")

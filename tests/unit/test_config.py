@@ -415,7 +415,6 @@ def test_a_required_variable_that_is_unset_or_empty_is_named(
     [
         f"redis://bot:{PASSWORD}@redis.example:6379/0",
         f"rediss://:{PASSWORD}@[::1]:6380/0",
-        f"redis://redis.example?password={PASSWORD}",
         f"unix://bot:{PASSWORD}@/run/redis.sock?db=1",
     ],
 )
