@@ -19,7 +19,7 @@ from .errors import (
 )
 from .ledger import Ledger, transaction
 from .model import Delivery, Event, Shape, Todo
-from .pull import PullAdapter, RedisStream
+from .pull import Outgoing, Publisher, PullAdapter, RedisList, RedisPubSub, RedisStream
 
 if TYPE_CHECKING:
     from .brokers.rabbitmq import RabbitmqBroker
@@ -37,11 +37,15 @@ __all__ = [
     "LedgerUnavailable",
     "MessageInvalid",
     "NotFound",
+    "Outgoing",
     "PoisonMessage",
     "PublishRejected",
+    "Publisher",
     "PullAdapter",
     "RabbitmqBroker",
     "RedisBroker",
+    "RedisList",
+    "RedisPubSub",
     "RedisStream",
     "Shape",
     "SignatureInvalid",

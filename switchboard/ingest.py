@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 
-from .errors import MessageInvalid
-from .ledger import Connection, Keyed, insert_batch, insert_dead_letters
+import sentry_sdk
+
+from .errors import LedgerError, LedgerUnavailable, MessageInvalid, PoisonMessage
+from .ledger import Connection, Keyed, insert_batch, insert_dead_letters, note_pending_acks
+from .metrics import count
 from .model import DeadLetter, DeadLetterReason, Delivery, JsonText, Route, Shape, Stored
 from .normalize import Normalizer, storable_json, storable_text
 from .redact import redact_headers, safe_text
@@ -28,57 +31,134 @@ def idempotency_key(route: Route, delivery: Delivery) -> str:
     return f"{route.key_prefix}:{sha256(delivery.body).hexdigest()}"
 
 
-def store(
-    connection: Connection, route: Route, normalizer: Normalizer, deliveries: Sequence[Delivery]
-) -> tuple[Stored, list[DeadLetter]]:
+def store(connection: Connection, route: Route, normalizer: Normalizer, deliveries: Sequence[Delivery]) -> Stored:
     """Stores each delivery as one event and one todo, or as a dead letter; a redelivery makes nothing new.
 
-    Returns the counts and the dead letters that are new, which the caller reports once they are committed.
-    Raises ``LedgerError`` where the ledger refuses the batch or does not answer: nothing of it is stored then.
+    What the ledger refuses for what it is comes back as ``refused``, its neighbours stored. Raises
+    ``LedgerUnavailable`` where the ledger does not answer: nothing of the batch is stored then.
     """
-    rows, letters = _shape_all(route, normalizer, deliveries)
+    rounds, letters = _shape_all(route, normalizer, deliveries)
     new = 0
-    if rows:
+    refused: list[tuple[Delivery, str]] = []
+    for rows in rounds:
+        conflicts: set[str] = set()
         ordered = [rows[key] for key in sorted(rows)]
-        new, conflicts = insert_batch(connection, route, ordered, [_headers(row.delivery) for row in ordered])
+        for identified in (True, False):
+            same_kind = [row for row in ordered if (row.delivery.native_id is not None) is identified]
+            if same_kind:
+                new += _insert(connection, route, same_kind, conflicts, refused)
         letters += [_conflict(rows[key].delivery, key) for key in sorted(conflicts)]
     written = insert_dead_letters(connection, route, letters) if letters else []
-    duplicates = len(deliveries) - new - len(written)
-    return Stored(new=new, duplicates=duplicates, dead_letters=len(written)), written
+    duplicates = len(deliveries) - new - len(letters) - len(refused)
+    return Stored(new, duplicates, dead_letters=written, dead=len(letters), refused=refused)
 
 
-def report(route: Route, letters: Iterable[DeadLetter]) -> None:
-    """Logs an error a dead letter, without its body."""
-    for letter in letters:
-        logger.error(
-            "dead letter from adapter %s: %s: %s (%s)",
-            route.adapter,
-            letter.reason,
-            safe_text(letter.detail),
-            letter.key,
-            extra={"adapter": route.adapter, "queue": route.queue, "message_id": letter.delivery.native_id},
+def bury(connection: Connection, route: Route, _normalizer: Normalizer, deliveries: Sequence[Delivery]) -> Stored:
+    """Keeps each delivery as a dead letter, ``poison``, without looking at its body."""
+    letters = [
+        DeadLetter(
+            delivery,
+            idempotency_key(route, delivery),
+            "poison",
+            str(PoisonMessage(f"failed or killed its worker in each of {delivery.tries} tries")),
+            delivery.tries,
         )
+        for delivery in deliveries
+    ]
+    written = insert_dead_letters(connection, route, letters)
+    return Stored(dead_letters=written, dead=len(letters))
+
+
+def park(connection: Connection, route: Route, deliveries: Sequence[Delivery]) -> list[Delivery]:
+    """Notes those whose todo has not ended, to be acknowledged when it has; returns them."""
+    return note_pending_acks(
+        connection, route, [(idempotency_key(route, delivery), delivery) for delivery in deliveries]
+    )
+
+
+def report(route: Route, outcome: Stored) -> None:
+    """Counts a committed batch, and logs what of it somebody should look at: never a body.
+
+    Each new dead letter is an error record, which Sentry takes for an event where it is set up.
+    """
+    adapter = route.adapter
+    count("switchboard_deliveries", outcome.new, adapter=adapter, outcome="new")
+    count("switchboard_deliveries", outcome.duplicates, adapter=adapter, outcome="duplicate")
+    for letter in outcome.dead_letters:
+        count("switchboard_deliveries", adapter=adapter, outcome="dead_letter")
+        count("switchboard_dead_letters", adapter=adapter, reason=letter.reason)
+        with sentry_sdk.new_scope() as scope:
+            scope.set_tag("switchboard.adapter", adapter)
+            scope.set_tag("switchboard.reason", letter.reason)
+            # One issue an adapter and reason, not one a message.
+            scope.fingerprint = ["switchboard.dead-letter", adapter, letter.reason]
+            logger.error(
+                "dead letter from adapter %s: %s: %s (%s)",
+                adapter,
+                letter.reason,
+                safe_text(letter.detail),
+                letter.key,
+                extra=_fields(route, letter.delivery),
+            )
+    if outcome.refused:
+        first, why = outcome.refused[0]
+        logger.warning(
+            "adapter %s: the ledger refuses %d of its messages, each is tried alone from now on; the first: %s",
+            adapter,
+            len(outcome.refused),
+            why,
+            extra=_fields(route, first),
+        )
+
+
+def _fields(route: Route, delivery: Delivery) -> dict[str, object]:
+    return {"adapter": route.adapter, "queue": route.queue, "message_id": delivery.native_id}
+
+
+def _insert(
+    connection: Connection,
+    route: Route,
+    rows: Sequence[Keyed],
+    conflicts: set[str],
+    refused: list[tuple[Delivery, str]],
+) -> int:
+    """Inserts what can be inserted, and halves what is refused until it is found out which rows are to blame."""
+    try:
+        with connection.transaction():
+            new, found = insert_batch(connection, route, rows, [_headers(row.delivery) for row in rows])
+    except LedgerUnavailable:
+        raise
+    except LedgerError as error:
+        if len(rows) == 1:
+            refused.append((rows[0].delivery, safe_text(str(error))))
+            return 0
+        middle = len(rows) // 2
+        halves = (rows[:middle], rows[middle:])
+        return sum(_insert(connection, route, half, conflicts, refused) for half in halves)
+    conflicts |= found
+    return new
 
 
 def _shape_all(
     route: Route, normalizer: Normalizer, deliveries: Sequence[Delivery]
-) -> tuple[dict[str, Keyed], list[DeadLetter]]:
-    rows: dict[str, Keyed] = {}
+) -> tuple[list[dict[str, Keyed]], list[DeadLetter]]:
+    """Rounds of rows, no key twice in one: other bodies under a key follow in the next round, and meet the first."""
+    rounds: list[dict[str, Keyed]] = [{}]
     letters: list[DeadLetter] = []
     for delivery in deliveries:
         key = idempotency_key(route, delivery)
-        known = rows.get(key)
-        if known is not None:
-            if known.delivery.body != delivery.body:
-                letters.append(_conflict(delivery, key))
+        known = [rows[key] for rows in rounds if key in rows]
+        if any(row.delivery.body == delivery.body for row in known):
             continue
         shape = _shape(route, normalizer, delivery)
         if isinstance(shape, Shape):
-            rows[key] = Keyed(key, delivery, shape)
+            if len(known) == len(rounds):
+                rounds.append({})
+            rounds[len(known)][key] = Keyed(key, delivery, shape)
         else:
             reason, detail = shape
-            letters.append(DeadLetter(delivery, key, reason, detail))
-    return rows, letters
+            letters.append(DeadLetter(delivery, key, reason, detail, delivery.tries))
+    return rounds, letters
 
 
 def _shape(route: Route, normalizer: Normalizer, delivery: Delivery) -> Shape | tuple[DeadLetterReason, str]:
@@ -87,20 +167,17 @@ def _shape(route: Route, normalizer: Normalizer, delivery: Delivery) -> Shape | 
     if len(delivery.body) > route.max_body:
         return "too_large", f"{len(delivery.body):,} bytes, more than max_body = {route.max_body:,}"
     try:
-        shape: object = normalizer(delivery)
+        return _storable(normalizer(delivery))
     except MessageInvalid as error:
         return "invalid", f"normalize: {error}"
     except Exception as error:  # noqa: BLE001 - a team's own function may raise anything; the detail says what
         return "invalid", f"normalize: {safe_text(error)}"
-    if not isinstance(shape, Shape):  # a team's own function may be untyped
-        return "invalid", f"normalize: {route.provider} returned {type(shape).__name__}, expected Shape"
-    return _storable(shape)
 
 
 def _storable(shape: Shape) -> Shape:
-    payload = shape.payload
+    payload = None if shape.payload is None else JsonText(storable_text(shape.payload))
     if payload is not None:
-        payload = storable_json(JsonText(storable_text(payload))) or payload
+        payload = storable_json(payload) or payload
     return Shape(
         title=storable_text(shape.title),
         kind=storable_text(shape.kind),
@@ -110,7 +187,7 @@ def _storable(shape: Shape) -> Shape:
 
 
 def _conflict(delivery: Delivery, key: str) -> DeadLetter:
-    return DeadLetter(delivery, key, "id_conflict", "another body is stored under this id")
+    return DeadLetter(delivery, key, "id_conflict", "another body is stored under this id", delivery.tries)
 
 
 def _headers(delivery: Delivery) -> bytes:

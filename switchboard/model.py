@@ -34,6 +34,10 @@ class Delivery:
     source_ip: str | None = None
     #: Set where the transport already knows that the body is not what its adapter is told to expect.
     invalid: str | None = None
+    #: Tries that the source has counted: reading it was the first.
+    tries: int = 1
+    #: What its transport acknowledges it by.
+    handle: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +81,14 @@ class Shape:
         return cls(title=title, kind=kind, event_type=event_type, payload=JsonText(text))
 
 
-@dataclass(slots=True)
+#: In which company a batch is tried. ``fresh``: read just now, which counted its try. ``again``: once more together.
+#: ``alone``: one delivery, with no other ingest in the process. ``poison``: not tried, but dead-lettered.
+Company = Literal["fresh", "again", "alone", "poison"]
+
+
+@dataclass(slots=True, eq=False)
 class Batch:
-    """The deliveries of one read: stored in one transaction and acknowledged together.
+    """Deliveries that are stored in one transaction and acknowledged together.
 
     It is the argument of an ingest message, so its ``repr`` is short and shows no body (an argument reaches
     logs and error reports as text). ``stored`` is its receipt: set after the commit, and the only thing an
@@ -88,7 +97,22 @@ class Batch:
 
     route: Route
     deliveries: Sequence[Delivery]
+    company: Company = "fresh"
+    #: Monotonic second before which it is not offered.
+    not_before: float = 0.0
+    #: Set once the ledger has answered and the try is counted: what fails from here on may be the batch's own fault.
+    begun: bool = False
+    #: Set after the commit.
     stored: bool = False
+    #: Set after the commit: those of it that are acknowledged only when their todo has ended.
+    parked: Sequence[Delivery] = ()
+    #: Set after the commit: those of it that the ledger refused for what they are, and that are not stored.
+    refused: Sequence[Delivery] = ()
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing else may be ingested beside it."""
+        return self.company == "alone"
 
     @property
     def size(self) -> int:
@@ -96,7 +120,7 @@ class Batch:
         return sum(len(delivery.body) for delivery in self.deliveries)
 
     def __repr__(self) -> str:
-        return f"<Batch {self.route.adapter}: {len(self.deliveries)} deliveries, {self.size} bytes>"
+        return f"<Batch {self.route.adapter}: {len(self.deliveries)} deliveries, {self.size} bytes, {self.company}>"
 
 
 DeadLetterReason = Literal["invalid", "poison", "id_conflict", "too_large"]
@@ -115,11 +139,16 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What became of a batch, in numbers."""
+    """What became of a batch: counts, and the deliveries behind those that are not plain todos."""
 
     new: int = 0
     duplicates: int = 0
-    dead_letters: int = 0
+    #: Dead letters written, without those that were there already.
+    dead_letters: Sequence[DeadLetter] = ()
+    #: Dead letters of it, with those that were there already.
+    dead: int = 0
+    #: Not stored: the ledger refuses each for what it is, with why.
+    refused: Sequence[tuple[Delivery, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)

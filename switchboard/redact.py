@@ -51,6 +51,13 @@ def safe_text(error: BaseException | str, limit: int = 500) -> str:
     Credentials are masked, NUL and lone surrogates replaced (PostgreSQL's ``text`` refuses both), and what is
     longer than ``limit`` characters is cut.
     """
-    text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    text = error if isinstance(error, str) else _said_by(error)
     text = _SURROGATE.sub("\ufffd", redact(text[: limit + _MARGIN]).replace("\x00", "\ufffd"))
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _said_by(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - an error whose own text cannot be made is still one of its class
+        return type(error).__name__

@@ -8,8 +8,10 @@ from ..brokers import broker_in_force
 from ..config import load_adapters
 from ..errors import ConfigError
 from .ingest import declare_ingest
+from .sentry import set_up_sentry
 from .upkeep import declare_upkeep
 
+set_up_sentry()
 try:
     broker = broker_in_force()
     for _adapter in load_adapters():

@@ -7,10 +7,10 @@ from datetime import timedelta
 import dramatiq
 
 from ..brokers import AdapterQueues, adapter_queue, ingest_actor_name
-from ..errors import LedgerUnavailable
-from ..ingest import report, store
+from ..errors import BrokerUnavailable, LedgerUnavailable
+from ..ingest import bury, park, report, store
 from ..ledger import current_transaction
-from ..model import Batch
+from ..model import Batch, Delivery
 from ..normalize import resolve_provider
 from ..pull import PullAdapter
 
@@ -27,11 +27,21 @@ def declare_ingest(broker: AdapterQueues, adapter: PullAdapter) -> None:
 
     def ingest(batch: Batch) -> None:
         transaction = current_transaction()
-        _, letters = store(transaction.connection, batch.route, normalizer, batch.deliveries)
+        # The ledger has answered: from here on it is a try, and counted as one before the bodies are touched.
+        if batch.company in ("again", "alone"):
+            adapter.count_tries(batch.deliveries, batch.deliveries[0].tries + 1)
+        batch.begun = True
+        put = bury if batch.company == "poison" else store
+        outcome = put(transaction.connection, batch.route, normalizer, batch.deliveries)
+        parked: list[Delivery] = []
+        if adapter.options.ack == "complete":
+            parked = park(transaction.connection, batch.route, batch.deliveries)
 
         def committed() -> None:
+            batch.parked = parked
+            batch.refused = [delivery for delivery, _ in outcome.refused]
             batch.stored = True
-            report(batch.route, letters)
+            report(batch.route, outcome)
 
         transaction.on_commit(committed)
 
@@ -46,7 +56,7 @@ def declare_ingest(broker: AdapterQueues, adapter: PullAdapter) -> None:
         # team's global retry_when outranks max_retries.
         max_retries=0,
         retry_when=_never,
-        throws=(LedgerUnavailable,),
+        throws=(LedgerUnavailable, BrokerUnavailable),
     )(ingest)
 
 

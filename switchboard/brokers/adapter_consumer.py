@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable
 from datetime import timedelta
 
 import dramatiq
 from dramatiq.broker import MessageProxy
-from dramatiq.common import compute_backoff
 
 from ..backoff import Outage
 from ..errors import BrokerUnavailable, LedgerError, LedgerUnavailable, NotFound
-from ..ledger import Ledger, adapter_enabled
+from ..ledger import ExclusiveLock, Ledger, adapter_enabled, forget_acks, insert_event, ready_acks
 from ..model import Batch, Delivery, Route
-from ..pull import PullAdapter
+from ..pull import Gap, PullAdapter
+from .gate import IngestGate
+from .settlement import Settlement
+from .triage import Triage
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +32,24 @@ ENABLED_INTERVAL = 1.0
 #: How long that look may take.
 LOOK_TIMEOUT = timedelta(seconds=2)
 
-#: Seconds after boot in which nothing is read: a process killed in its first moments can leave Dramatiq's parent
-#: deaf to SIGTERM, so a message that kills its reader must not be read that early.
-BOOT_PAUSE = 1.0
+#: Seconds after boot in which nothing is read, and in which nothing suspect is touched: a process killed in its first
+#: moments can leave Dramatiq's parent deaf to SIGTERM, so what may kill its reader must not be tried that early.
+BOOT_PAUSE, SUSPECT_PAUSE = 1.0, 2.0
 
-#: Milliseconds until a batch that failed, though the ledger is there, is offered again: at first, and at most.
-RETRY_FIRST_WAIT, RETRY_LONGEST_WAIT = 1_000, 60_000
+#: Seconds between two looks at what others left behind, at most.
+LONGEST_LEFT_BEHIND_INTERVAL = 5.0
+
+#: Seconds between two looks at which todos have ended, where their entries wait for it, and entries a look.
+COMPLETED_INTERVAL, COMPLETED_PAGE = 0.4, 1_000
+
+#: The type of the event that records a gap of a source that does not deliver again; it has no todo.
+GAP_EVENT = "switchboard.gap"
+
+#: Seconds until it is looked again whether any of a full waiting room is due.
+FULL_PAUSE = 0.1
+
+#: Seconds until a batch that may not be ingested beside another is offered again.
+GATE_PAUSE = 0.02
 
 
 def ingest_actor_name(adapter: str) -> str:
@@ -46,24 +60,14 @@ def ingest_actor_name(adapter: str) -> str:
 class _Offer(MessageProxy):
     """A batch on its way through the worker, which notes why it failed."""
 
-    failure: BaseException | None = None
+    def __init__(self, message: dramatiq.Message[None], batch: Batch) -> None:
+        super().__init__(message)
+        self.batch = batch
+        self.failure: BaseException | None = None
 
     def stuff_exception(self, exception: BaseException) -> None:
         self.failure = exception
         super().stuff_exception(exception)
-
-
-class _Held:
-    """A batch that waits to be offered, not before a time that moves with its failures."""
-
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-        self.attempts = 0
-        self.not_before = 0.0
-
-    def failed(self) -> None:
-        self.attempts, wait = compute_backoff(self.attempts, factor=RETRY_FIRST_WAIT, max_backoff=RETRY_LONGEST_WAIT)
-        self.not_before = time.monotonic() + wait / 1000
 
 
 class AdapterConsumer(dramatiq.Consumer):
@@ -75,31 +79,47 @@ class AdapterConsumer(dramatiq.Consumer):
     """
 
     def __init__(
-        self, adapter: PullAdapter, route: Route, queue_name: str, ledger: Ledger, timeout_seconds: float
+        self,
+        adapter: PullAdapter,
+        route: Route,
+        queue_name: str,
+        ledger: Ledger,
+        gate: IngestGate,
+        timeout_seconds: float,
     ) -> None:
+        options = adapter.options
         self._adapter = adapter
-        self._route = route
         self._queue_name = queue_name
         self._ledger = ledger
+        self._gate = gate
         self._timeout = timeout_seconds
         self._changed = threading.Condition()
         self._stopping = False
         #: By message id: offered to the worker and not yet answered.
-        self._in_flight: dict[str, _Held] = {}
-        #: Not stored, to be offered again.
-        self._waiting: deque[_Held] = deque()
-        #: Stored, and still to be acknowledged.
-        self._unacknowledged: list[Delivery] = []
-        fields: dict[str, object] = {"adapter": adapter.name, "broker": adapter.broker}
-        self._fields = fields
-        self._source_outage = Outage(f"adapter {adapter.name}: source {adapter.broker}", logger, fields)
-        self._ledger_outage = Outage(f"adapter {adapter.name}: the ledger", logger, fields)
+        self._in_flight: dict[str, Batch] = {}
+        self._triage = Triage(
+            route, batch=options.batch, batch_bytes=options.batch_bytes, max_deliveries=options.max_deliveries
+        )
+        #: Their connection was lost in the store: an outage, or their own doing, as the next probe will show.
+        self._unjudged: list[Batch] = []
+        self._settlement = Settlement(adapter)
+        #: Gaps of a source that does not deliver again, still to be recorded.
+        self._gaps: list[Gap] = []
+        self._lock = ExclusiveLock(ledger, f"switchboard.adapter.{adapter.name}") if adapter.exclusive else None
+        self._fields: dict[str, object] = {"adapter": adapter.name, "broker": adapter.broker}
+        self._source_outage = Outage(f"adapter {adapter.name}: source {adapter.broker}", logger, self._fields)
+        self._ledger_outage = Outage(f"adapter {adapter.name}: the ledger", logger, self._fields)
         now = time.monotonic()
         self._begin_at = now + BOOT_PAUSE
+        self._suspects_at = now + SUSPECT_PAUSE
         self._enabled = False
         self._look_at = now
-        self._keep_seconds = adapter.options.claim_idle.total_seconds() / 4
+        self._completed_at = now if options.ack == "complete" else float("inf")
+        claim_idle = options.claim_idle.total_seconds()
+        self._keep_seconds = claim_idle / 4
         self._keep_at = now
+        self._left_behind_seconds = min(claim_idle / 4, LONGEST_LEFT_BEHIND_INTERVAL)
+        self._left_behind_at = now
 
     # Reading: the consumer's thread
 
@@ -113,6 +133,8 @@ class AdapterConsumer(dramatiq.Consumer):
             self._keep_claimed()
         except BrokerUnavailable as error:
             self._source_outage.failed(error)
+            # A reply that was lost on the way left its messages with us.
+            self._left_behind_at = 0.0
         except LedgerError as error:
             self._ledger_outage.failed(error)
         return None
@@ -122,71 +144,76 @@ class AdapterConsumer(dramatiq.Consumer):
         if now < self._begin_at:
             return self._pause(deadline, self._begin_at - now)
         if not self._ledger_outage.away and now >= self._look_at:
-            self._enabled = self._look_at_ledger()
+            self._enabled = self._look_at_ledger() and self._alone_among_all()
             self._look_at = now + ENABLED_INTERVAL
         if self._source_outage.wait_seconds:
             return self._pause(deadline, self._source_outage.wait_seconds)
         self._keep_claimed()
-        self._acknowledge_stored()
-        if self._ledger_outage.away:
+        self._settle_with_source()
+        if self._ledger_outage.away or self._unjudged:
             if self._ledger_outage.wait_seconds:
                 return self._pause(deadline, self._ledger_outage.wait_seconds)
-            self._ledger.probe()
-            self._ledger_outage.over()
+            self._probe()
+        self._acknowledge_completed()
         if len(self._in_flight) >= MAX_IN_FLIGHT:
             return self._pause(deadline, self._timeout)
-        if (held := self._due()) is not None:
-            return self._offer(held)
+        with self._changed:
+            full = len(self._triage) >= MAX_IN_FLIGHT * self._adapter.options.batch
+        if self._enabled and not full and now >= max(self._left_behind_at, self._suspects_at):
+            self._look_for_left_behind()
+        with self._changed:
+            batch = self._triage.next(suspects=now >= self._suspects_at)
+        if batch is not None:
+            return self._enter(batch, deadline)
+        if full:
+            # What waits has its times; to read on would only pile it up.
+            return self._pause(deadline, FULL_PAUSE)
         if not self._enabled:
             return self._pause(deadline, self._look_at - now)
         return self._read(deadline)
 
     def _read(self, deadline: float) -> MessageProxy | None:
         options = self._adapter.options
-        left = timedelta(seconds=max(0.0, min(deadline, self._look_at) - time.monotonic()))
+        until = min(deadline, self._look_at, self._completed_at)
+        left = timedelta(seconds=max(0.0, until - time.monotonic()))
         deliveries = self._adapter.receive(options.batch, options.batch_bytes, left)
         self._source_outage.over()
+        self._record_gaps()
         if not deliveries:
             return None
-        first, *more = [_Held(batch) for batch in self._batches(deliveries)]
         with self._changed:
-            self._waiting.extend(more)
-        return self._offer(first)
+            self._triage.read(deliveries)
+            batch = self._triage.next(suspects=False)
+        return self._enter(batch, deadline) if batch is not None else None
 
-    def _due(self) -> _Held | None:
-        """The first waiting batch whose time has come, taken out."""
-        now = time.monotonic()
+    def _look_for_left_behind(self) -> None:
+        options = self._adapter.options
+        found = self._adapter.left_behind(options.batch, options.batch_bytes)
+        if found:
+            with self._changed:
+                self._triage.left_behind(found)
+        else:
+            self._left_behind_at = time.monotonic() + self._left_behind_seconds
+
+    def _enter(self, batch: Batch, deadline: float) -> MessageProxy | None:
+        if self._gate.enter(self._queue_name, alone=batch.alone):
+            return self._offer(batch)
         with self._changed:
-            for held in self._waiting:
-                if held.not_before <= now:
-                    self._waiting.remove(held)
-                    return held
-        return None
+            self._triage.put_back(batch)
+        return self._pause(deadline, GATE_PAUSE)
 
-    def _batches(self, deliveries: list[Delivery]) -> Iterable[Batch]:
-        """One batch, or several where the deliveries are larger than ``batch_bytes`` together."""
-        batch: list[Delivery] = []
-        size = 0
-        for delivery in deliveries:
-            if batch and size + len(delivery.body) > self._adapter.options.batch_bytes:
-                yield Batch(self._route, batch)
-                batch, size = [], 0
-            batch.append(delivery)
-            size += len(delivery.body)
-        yield Batch(self._route, batch)
-
-    def _offer(self, held: _Held) -> MessageProxy:
+    def _offer(self, batch: Batch) -> MessageProxy:
         """A fresh message each time: an old proxy stays failed, and its actor would never run."""
         message: dramatiq.Message[None] = dramatiq.Message(
             queue_name=self._queue_name,
             actor_name=ingest_actor_name(self._adapter.name),
-            args=(held.batch,),
+            args=(batch,),
             kwargs={},
             options={"max_retries": 0},
         )
         with self._changed:
-            self._in_flight[message.message_id] = held
-        return _Offer(message)
+            self._in_flight[message.message_id] = batch
+        return _Offer(message, batch)
 
     def _pause(self, deadline: float, seconds: float) -> MessageProxy | None:
         """Waits until something changed here, or ``seconds`` or the worker's patience are over: None to offer."""
@@ -204,28 +231,84 @@ class AdapterConsumer(dramatiq.Consumer):
                 # Its row was taken out while it ran: nobody has said that it may consume.
                 return False
 
+    def _alone_among_all(self) -> bool:
+        """Whether this process is the one that may read an exclusive source; the others stand by."""
+        if self._lock is None:
+            return True
+        if self._lock.held() or self._lock.take():
+            return True
+        self._adapter.close()
+        return False
+
+    def _record_gaps(self) -> None:
+        for gap in (found := self._adapter.gaps()):
+            logger.warning(
+                "adapter %s: nobody listened for %.1f s; what was sent then is lost",
+                self._adapter.name,
+                gap.seconds,
+                extra=self._fields,
+            )
+        self._gaps += found
+        while self._gaps:
+            gap = self._gaps[0]
+            with self._ledger.transaction(doing="record a gap") as tx:
+                insert_event(
+                    tx.connection,
+                    source=self._adapter.name,
+                    event_type=GAP_EVENT,
+                    verify_detail=self._adapter.identity(),
+                    content_type="application/json",
+                    payload=json.dumps({"seconds": round(gap.seconds, 3)}).encode(),
+                )
+            del self._gaps[0]
+
+    def _probe(self) -> None:
+        """Asks the ledger for an answer: with one, what was alone in the store as it failed has itself to blame."""
+        with self._changed:
+            unjudged, self._unjudged = self._unjudged, []
+        try:
+            self._ledger.probe()
+        except LedgerError:
+            with self._changed:
+                for batch in unjudged:
+                    self._triage.interrupted(batch)
+                    self._settlement.miscounted(batch.deliveries)
+            raise
+        was_away = self._ledger_outage.away
+        self._ledger_outage.over()
+        with self._changed:
+            for batch in unjudged:
+                if was_away:
+                    self._triage.interrupted(batch)
+                    self._settlement.miscounted(batch.deliveries)
+                else:
+                    self._triage.failed(batch)
+
     def _keep_claimed(self) -> None:
         now = time.monotonic()
         if now < self._keep_at:
             return
         with self._changed:
-            _, left = self._deliveries()
+            left = self._left()
         if left:
             self._adapter.keep(left)
         self._keep_at = now + self._keep_seconds
 
-    def _acknowledge_stored(self) -> None:
-        with self._changed:
-            stored, self._unacknowledged = self._unacknowledged, []
-        if not stored:
-            return
-        try:
-            self._adapter.acknowledge(stored)
-        except BrokerUnavailable:
-            with self._changed:
-                self._unacknowledged += stored
-            raise
-        self._source_outage.over()
+    def _settle_with_source(self) -> None:
+        if self._settlement.settle():
+            self._source_outage.over()
+
+    def _acknowledge_completed(self) -> None:
+        """Acknowledges what waited for its todo's end; any worker may, and each does where it finds it."""
+        name = self._adapter.name
+        while time.monotonic() >= self._completed_at:
+            with self._ledger.transaction(doing=f"acknowledge completed todos of adapter {name}") as tx:
+                ready = ready_acks(tx.connection, name, limit=COMPLETED_PAGE)
+                if ready:
+                    self._adapter.acknowledge([Delivery(b"", None, "", handle=handle) for _, handle in ready])
+                    forget_acks(tx.connection, [ack_id for ack_id, _ in ready])
+            if len(ready) < COMPLETED_PAGE:
+                self._completed_at = time.monotonic() + COMPLETED_INTERVAL
 
     # Answering: the worker's threads
 
@@ -236,37 +319,54 @@ class AdapterConsumer(dramatiq.Consumer):
         (SPEC-0002, Store-Then-Ack Coupling).
         """
         with self._changed:
-            held = self._in_flight.get(message.message_id)
-        if held is None:
+            batch = self._in_flight.get(message.message_id)
+        if batch is None:
             logger.warning("adapter %s: message %s is unknown here", self._adapter.name, message.message_id)
             return
-        if held.batch.stored:
-            self._acknowledge(held.batch)
-        else:
-            self._failed(held, message)
+        if batch.stored:
+            self._acknowledge(batch)
         with self._changed:
             del self._in_flight[message.message_id]
-            if not held.batch.stored:
-                self._waiting.append(held)
+            if not batch.stored:
+                self._take_back(batch, message.failure if isinstance(message, _Offer) else None)
+            elif batch.refused and batch.alone:
+                self._triage.failed(batch)
+            elif batch.refused:
+                self._triage.refused(batch.refused)
             self._changed.notify_all()
+        self._gate.leave()
 
     nack = ack
 
     def _acknowledge(self, batch: Batch) -> None:
+        self._settlement.stored(batch)
         try:
-            self._adapter.acknowledge(batch.deliveries)
+            self._settlement.settle()
         except BrokerUnavailable as error:
             # The todos are safe. The reading thread tries again; a redelivery until then dedups.
             self._source_outage.failed(error)
-            with self._changed:
-                self._unacknowledged += batch.deliveries
 
-    def _failed(self, held: _Held, message: MessageProxy) -> None:
-        failure = message.failure if isinstance(message, _Offer) else None
-        if isinstance(failure, LedgerUnavailable):
+    def _take_back(self, batch: Batch, failure: BaseException | None) -> None:
+        if isinstance(failure, BrokerUnavailable):
+            self._source_outage.failed(failure)
+            self._triage.put_back(batch)
+        elif isinstance(failure, LedgerUnavailable):
+            if batch.begun and batch.alone:
+                self._unjudged.append(batch)
+                return
             self._ledger_outage.failed(failure)
+            if batch.begun and batch.company == "again":
+                self._settlement.miscounted(batch.deliveries)
+            if batch.begun:
+                self._triage.interrupted(batch)
+            else:
+                self._triage.put_back(batch)
+        elif batch.begun:
+            self._triage.failed(batch)
         else:
-            held.failed()
+            # Skipped, or refused by a middleware before it began.
+            batch.not_before = time.monotonic() + 1.0
+            self._triage.put_back(batch)
 
     # Ending
 
@@ -280,9 +380,11 @@ class AdapterConsumer(dramatiq.Consumer):
         """Takes back what the worker has not begun."""
         for message in messages:
             with self._changed:
-                held = self._in_flight.pop(message.message_id, None)
-                if held is not None:
-                    self._waiting.append(held)
+                batch = self._in_flight.pop(message.message_id, None)
+                if batch is not None:
+                    self._triage.put_back(batch)
+            if batch is not None:
+                self._gate.leave()
 
     def close(self) -> None:
         """Gives back what is left when the worker stops, and closes the source's connections.
@@ -291,26 +393,26 @@ class AdapterConsumer(dramatiq.Consumer):
         """
         if self._stopping:
             self._end()
+            if self._lock is not None:
+                self._lock.release()
         self._adapter.close()
 
-    def _deliveries(self) -> tuple[list[Delivery], list[Delivery]]:
-        """What is in flight or waits: the stored ones, and those that are not."""
-        stored: list[Delivery] = []
-        left: list[Delivery] = []
-        for held in (*self._in_flight.values(), *self._waiting):
-            (stored if held.batch.stored else left).extend(held.batch.deliveries)
-        return stored, left
+    def _left(self) -> list[Delivery]:
+        """What is in flight or waits, and is not stored."""
+        batches = [batch for batch in (*self._in_flight.values(), *self._unjudged) if not batch.stored]
+        return [*self._triage.deliveries(), *(delivery for batch in batches for delivery in batch.deliveries)]
 
     def _end(self) -> None:
         with self._changed:
-            stored, left = self._deliveries()
-            stored += self._unacknowledged
+            left = self._left()
+            for batch in self._in_flight.values():
+                if batch.stored:
+                    self._settlement.stored(batch)
             self._in_flight.clear()
-            self._waiting.clear()
-            self._unacknowledged = []
+            self._unjudged.clear()
+            self._triage.clear()
         try:
-            if stored:
-                self._adapter.acknowledge(stored)
+            self._settlement.settle()
             if left:
                 self._adapter.give_back(left)
                 logger.info("adapter %s: gave back %d deliveries", self._adapter.name, len(left), extra=self._fields)
@@ -318,7 +420,7 @@ class AdapterConsumer(dramatiq.Consumer):
             logger.warning(
                 "adapter %s: %d deliveries stay un-acknowledged, to be delivered again: %s",
                 self._adapter.name,
-                len(stored) + len(left),
+                len(left) + len(self._settlement),
                 error,
                 extra=self._fields,
             )

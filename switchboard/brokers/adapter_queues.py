@@ -14,6 +14,7 @@ from ..middleware import Lifecycle, StoreThenAck
 from ..model import Route
 from ..pull import PullAdapter
 from .adapter_consumer import AdapterConsumer, ingest_actor_name
+from .gate import IngestGate
 
 if TYPE_CHECKING:
     _Base = dramatiq.Broker
@@ -43,6 +44,7 @@ class AdapterQueues(_Base):
         self._routes: dict[str, Route] = {}
         self._ledger: Ledger | None = None
         self._adapter_consumers: dict[str, AdapterConsumer] = {}
+        self._gate = IngestGate()
         self._adapter_listeners: list[Callable[[PullAdapter], None]] = []
         #: Whether Switchboard's own actors are on this broker.
         self.has_own_actors = False
@@ -121,7 +123,7 @@ class AdapterQueues(_Base):
         consumer = self._adapter_consumers.get(queue_name)
         if consumer is None:
             route = self._routes[adapter.name]
-            consumer = AdapterConsumer(adapter, route, queue_name, self.ledger, timeout / 1000)
+            consumer = AdapterConsumer(adapter, route, queue_name, self.ledger, self._gate, timeout / 1000)
             self._adapter_consumers[queue_name] = consumer
         return consumer
 

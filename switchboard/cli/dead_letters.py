@@ -3,39 +3,67 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Callable, Iterator
+from typing import get_args
 
 import click
 
-from ..ledger import DeadLetterBody, DeadLetterRow, get_dead_letter, list_dead_letters
+from ..errors import Conflict, LedgerUnavailable, SwitchboardError
+from ..ledger import (
+    Connection,
+    DeadLetterBody,
+    DeadLetterRow,
+    Ledger,
+    get_dead_letter,
+    list_dead_letters,
+    resolve_dead_letter,
+)
+from ..model import DeadLetterReason
 from ..redact import redact, redact_headers
-from .database import ledger_connection
-from .options import before_option, ids_argument, limit_option
+from ..replay import replay
+from .database import ledger_connection, open_ledger
+from .options import before_option, ids_argument, limit_option, some_ids_argument
 from .output import as_row, json_option, write_records, write_table
 
 #: Characters of a body that a person is shown; ``--body`` writes all of it.
 LONGEST_BODY = 4000
+
+#: Dead letters looked up at a time where a filter selects them.
+SELECTED_PAGE = 500
+
+adapter_option = click.option("--adapter", metavar="NAME", help="Only dead letters of this adapter.")
+reason_option = click.option("--reason", type=click.Choice(get_args(DeadLetterReason)), help="Only with this reason.")
 
 _COLUMNS = ("id", "adapter", "reason", "received_at", "payload_size", "detail")
 
 
 @click.group("dead-letters")
 def dead_letters() -> None:
-    """Look at the deliveries that could not become a todo.
+    """Look at the deliveries that could not become a todo, and settle them.
 
     \b
     Examples:
       switchboard dead-letters list
       switchboard dead-letters show 3
+      switchboard dead-letters replay --adapter deploys --reason invalid
     """
 
 
 @dead_letters.command("list")
-@click.option("--adapter", metavar="NAME", help="Only dead letters of this adapter.")
+@adapter_option
+@reason_option
 @click.option("--all", "resolved", is_flag=True, help="Those replayed or discarded, too.")
 @limit_option
 @before_option
 @json_option
-def list_(adapter: str | None, resolved: bool, limit: int, before: int | None, as_json: bool) -> None:
+def list_(
+    adapter: str | None,
+    reason: DeadLetterReason | None,
+    resolved: bool,
+    limit: int,
+    before: int | None,
+    as_json: bool,
+) -> None:
     """List the newest dead letters.
 
     \b
@@ -44,7 +72,9 @@ def list_(adapter: str | None, resolved: bool, limit: int, before: int | None, a
       switchboard dead-letters list --all --json
     """
     with ledger_connection("list dead letters") as connection:
-        found = list_dead_letters(connection, adapter=adapter, resolved=resolved, before=before, limit=limit)
+        found = list_dead_letters(
+            connection, adapter=adapter, reason=reason, resolved=resolved, before=before, limit=limit
+        )
     rows = [_about(letter) for letter in found]
     write_table(rows, _COLUMNS, nothing="no dead letters", as_json=as_json, free_text=("detail",))
 
@@ -75,6 +105,97 @@ def show(ids: tuple[int, ...], body: bool, as_json: bool) -> None:
     else:
         rows = [_row(letter) if as_json else _shown(letter) for letter in found]
         write_records(rows, title="dead letter", as_json=as_json)
+
+
+@dead_letters.command("replay")
+@some_ids_argument
+@adapter_option
+@reason_option
+@json_option
+def replay_(ids: tuple[int, ...], adapter: str | None, reason: DeadLetterReason | None, as_json: bool) -> None:
+    """Put dead letters through the back half again, as their adapters' messages are.
+
+    Those with these IDs, or all that --adapter and --reason select. Each is stored and marked in a transaction of its
+    own; one that was resolved before is left alone. Mend its cause first: the provider's function, or max_body.
+
+    \b
+    Examples:
+      switchboard dead-letters replay 3 4
+      switchboard dead-letters replay --adapter deploys --reason invalid
+    """
+    _settle("replay", ids, adapter, reason, _replay_one, as_json)
+
+
+@dead_letters.command()
+@some_ids_argument
+@adapter_option
+@reason_option
+@json_option
+def discard(ids: tuple[int, ...], adapter: str | None, reason: DeadLetterReason | None, as_json: bool) -> None:
+    """Mark dead letters as resolved without making todos of them; their rows stay.
+
+    Those with these IDs, or all that --adapter and --reason select.
+
+    \b
+    Examples:
+      switchboard dead-letters discard 3 4
+      switchboard dead-letters discard --adapter deploys --reason too_large
+    """
+    _settle("discard", ids, adapter, reason, _discard_one, as_json)
+
+
+def _replay_one(connection: Connection, letter_id: int) -> str:
+    return "replayed" if replay(connection, letter_id) else "already resolved"
+
+
+def _discard_one(connection: Connection, letter_id: int) -> str:
+    try:
+        resolve_dead_letter(connection, letter_id, "discarded")
+    except Conflict:
+        return "already resolved"
+    return "discarded"
+
+
+def _settle(
+    doing: str,
+    ids: tuple[int, ...],
+    adapter: str | None,
+    reason: DeadLetterReason | None,
+    settle_one: Callable[[Connection, int], str],
+    as_json: bool,
+) -> None:
+    """Settles each in its own transaction, and fails at the end where any could not be."""
+    if bool(ids) == bool(adapter or reason):
+        raise click.UsageError("give the IDs, or select with --adapter and --reason")
+    rows: list[dict[str, object]] = []
+    with open_ledger() as ledger:
+        for letter_id in ids or _selected(ledger, adapter, reason):
+            try:
+                with ledger.transaction(doing=f"{doing} dead letter {letter_id}") as transaction:
+                    outcome = settle_one(transaction.connection, letter_id)
+            except LedgerUnavailable:
+                raise
+            except SwitchboardError as error:
+                outcome = f"failed: {redact(str(error))}"
+            rows.append({"id": letter_id, "outcome": outcome})
+    write_table(rows, ("id", "outcome"), nothing="no dead letters", as_json=as_json, free_text=("outcome",))
+    failed = sum(str(row["outcome"]).startswith("failed") for row in rows)
+    if failed:
+        raise SwitchboardError(f"{doing}: {failed} of {len(rows)} dead letters failed")
+
+
+def _selected(ledger: Ledger, adapter: str | None, reason: DeadLetterReason | None) -> Iterator[int]:
+    """The unresolved ones, newest first, a page at a time."""
+    before = None
+    while True:
+        with ledger.transaction(doing="list dead letters") as transaction:
+            page = list_dead_letters(
+                transaction.connection, adapter=adapter, reason=reason, before=before, limit=SELECTED_PAGE
+            )
+        yield from (letter.id for letter in page)
+        if len(page) < SELECTED_PAGE:
+            return
+        before = page[-1].id
 
 
 def _row(letter: DeadLetterBody) -> dict[str, object]:

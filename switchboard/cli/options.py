@@ -11,6 +11,7 @@ import click
 ROW_ID = click.IntRange(min=1)
 
 ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True, type=ROW_ID)
+some_ids_argument = click.argument("ids", metavar="[ID]...", type=click.IntRange(min=1), nargs=-1)
 
 limit_option = click.option(
     "--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Rows to list, at most."

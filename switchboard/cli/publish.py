@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import BinaryIO
 
 import click
 
 from ..config import DEFAULT_CONFIG, load_adapters
 from ..errors import SwitchboardError
-from ..pull import PullAdapter
+from ..pull import Outgoing, Publisher, PullAdapter
 from .options import nearest
 from .output import json_option, write, write_json
 
@@ -39,8 +40,25 @@ def _headers(_context: click.Context, _parameter: click.Parameter, given: tuple[
 @click.option(
     "--header", "headers", metavar="NAME=VALUE", multiple=True, callback=_headers, help="A header; repeatable."
 )
+@click.option("--key", metavar="KEY", help="A key of your own: publishing it again makes no second todo.")
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="How long to try again while the broker is away.",
+)
 @json_option
-def publish(adapter_name: str, file: BinaryIO, lines: bool, headers: dict[str, str], as_json: bool) -> None:
+def publish(
+    adapter_name: str,
+    file: BinaryIO,
+    lines: bool,
+    headers: dict[str, str],
+    key: str | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
     """Put messages on an adapter's source.
 
     The file, or standard input, is one message; with --lines each of its lines is. ADAPTER is one of
@@ -53,15 +71,18 @@ def publish(adapter_name: str, file: BinaryIO, lines: bool, headers: dict[str, s
       echo '{"service": "api"}' | switchboard publish deploys
       switchboard publish deploys --lines messages.ndjson --header content-type=application/json
     """
+    if key is not None and lines:
+        raise click.UsageError("--key is of one message: with --lines all of them would be the same todo")
     adapter = _adapter(adapter_name)
     _refuse_lost_headers(adapter, headers)
+    publisher = Publisher(adapter, timeout=timedelta(seconds=timeout))
     published: list[str] = []
     try:
-        for body in _bodies(file, lines):
-            published.append(adapter.publish(body, headers))
+        for message_id in publisher.publish_many(Outgoing(body, headers, key) for body in _bodies(file, lines)):
+            published.append(message_id)
     except SwitchboardError as error:
         if lines:
-            raise type(error)(f"message {len(published) + 1}: {error} ({len(published)} published)") from error
+            raise type(error)(f"{error} ({len(published)} published, none of the lines after them)") from error
         raise
     finally:
         adapter.close()

@@ -4,12 +4,21 @@ Functions take the connection of an open transaction (``with ledger.transaction(
 and work without Dramatiq.
 """
 
-from .adapters import AdapterRow, adapter_enabled, list_adapters, set_adapter_enabled, upsert_adapter
+from .adapters import AdapterRow, adapter_enabled, get_adapter, list_adapters, set_adapter_enabled, upsert_adapter
 from .connection import STATEMENT_TIMEOUT, Connection
-from .dead_letters import DeadLetterBody, DeadLetterRow, get_dead_letter, insert_dead_letters, list_dead_letters
+from .dead_letters import (
+    DeadLetterBody,
+    DeadLetterRow,
+    get_dead_letter,
+    insert_dead_letters,
+    list_dead_letters,
+    resolve_dead_letter,
+)
 from .events import get_event, insert_event
+from .exclusive import ExclusiveLock
 from .intake import Keyed, insert_batch
 from .migrator import migrate
+from .pending_acks import forget_acks, note_pending_acks, ready_acks
 from .pool import Ledger, Transaction, current_transaction, transaction
 from .retention import Pruned, prune
 from .settings import get_setting, set_setting
@@ -21,6 +30,7 @@ __all__ = [
     "Connection",
     "DeadLetterBody",
     "DeadLetterRow",
+    "ExclusiveLock",
     "Keyed",
     "Ledger",
     "Pruned",
@@ -28,6 +38,8 @@ __all__ = [
     "adapter_enabled",
     "create_todo",
     "current_transaction",
+    "forget_acks",
+    "get_adapter",
     "get_dead_letter",
     "get_event",
     "get_setting",
@@ -39,7 +51,10 @@ __all__ = [
     "list_dead_letters",
     "list_todos",
     "migrate",
+    "note_pending_acks",
     "prune",
+    "ready_acks",
+    "resolve_dead_letter",
     "set_adapter_enabled",
     "set_setting",
     "transaction",

@@ -12,7 +12,7 @@ from psycopg.rows import class_row
 
 from ..errors import NotFound
 from ..model import Family, TrustMode
-from .connection import STATEMENT_TIMEOUT, Connection, within
+from .connection import Connection, within
 
 _COLUMNS = sql.SQL("name, family, trust_mode, enabled, config, created_at, updated_at")
 
@@ -40,6 +40,8 @@ RETURNING {}
 _ENABLE = sql.SQL("UPDATE adapters SET enabled = %s, updated_at = now() WHERE name = %s RETURNING {}").format(_COLUMNS)
 
 _LIST = sql.SQL("SELECT {} FROM adapters ORDER BY name").format(_COLUMNS)
+
+_GET = sql.SQL("SELECT {} FROM adapters WHERE name = %s").format(_COLUMNS)
 
 _ENABLED = sql.SQL("SELECT enabled FROM adapters WHERE name = %s")
 
@@ -71,7 +73,7 @@ def upsert_adapter(
     queue: str,
     namespace: str,
     config: Mapping[str, object],
-    timeout: timedelta = STATEMENT_TIMEOUT,
+    timeout: timedelta | None = None,
 ) -> AdapterRow:
     """Registers an adapter and decides its key prefix, once: the first in a queue to ask gets ``namespace``.
 
@@ -98,7 +100,19 @@ def upsert_adapter(
     return row
 
 
-def adapter_enabled(connection: Connection, name: str, *, timeout: timedelta = STATEMENT_TIMEOUT) -> bool:
+def get_adapter(connection: Connection, name: str, *, timeout: timedelta | None = None) -> AdapterRow:
+    """The adapter with that name; ``NotFound`` where nobody registered it."""
+    with (
+        within(connection, timeout, f"look up adapter {name}"),
+        connection.cursor(row_factory=class_row(AdapterRow)) as cursor,
+    ):
+        row = cursor.execute(_GET, (name,)).fetchone()
+    if row is None:
+        raise NotFound(f"no adapter {name}")
+    return row
+
+
+def adapter_enabled(connection: Connection, name: str, *, timeout: timedelta | None = None) -> bool:
     """Whether the adapter may consume; ``NotFound`` where nobody registered it."""
     with within(connection, timeout, f"look up adapter {name}"):
         row = connection.execute(_ENABLED, (name,)).fetchone()
@@ -108,7 +122,7 @@ def adapter_enabled(connection: Connection, name: str, *, timeout: timedelta = S
 
 
 def set_adapter_enabled(
-    connection: Connection, name: str, enabled: bool, *, timeout: timedelta = STATEMENT_TIMEOUT
+    connection: Connection, name: str, enabled: bool, *, timeout: timedelta | None = None
 ) -> AdapterRow:
     """Lets the adapter consume, or stops it, within two seconds; ``NotFound`` where nobody registered it."""
     with (
@@ -121,7 +135,7 @@ def set_adapter_enabled(
     return row
 
 
-def list_adapters(connection: Connection, *, timeout: timedelta = STATEMENT_TIMEOUT) -> list[AdapterRow]:
+def list_adapters(connection: Connection, *, timeout: timedelta | None = None) -> list[AdapterRow]:
     """Every adapter that ever registered, by name."""
     with (
         within(connection, timeout, "list adapters"),

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.rows import TupleRow
 
+from ..errors import LedgerError
 from .failures import translate
 
 T = TypeVar("T")
@@ -89,16 +90,17 @@ class Connection(psycopg.Connection[TupleRow]):
 
 
 @contextmanager
-def within(connection: Connection, timeout: timedelta, doing: str) -> Iterator[None]:
-    """Runs what is inside with ``timeout`` a statement; what psycopg raises comes out as a ``LedgerError``.
-
-    ``doing`` opens the message: "create todo: …".
+def within(connection: Connection, timeout: timedelta | None, doing: str) -> Iterator[None]:
+    """Runs what is inside with ``timeout`` a statement (None: the transaction's own); what psycopg raises comes out as
+    a ``LedgerError``. ``doing`` opens the message: "create todo: …".
     """
     before = connection.patience
-    connection.patience = timeout
+    connection.patience = timeout or before
     try:
         yield
     except psycopg.Error as error:
         raise translate(error, doing) from error
+    except UnicodeEncodeError as error:
+        raise LedgerError(f"{doing}: a lone surrogate cannot be stored as text") from error
     finally:
         connection.patience = before

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Literal
 
 from psycopg import sql
 from psycopg.rows import class_row
 
-from ..errors import NotFound
-from ..model import DeadLetter, Route
+from ..errors import Conflict, NotFound
+from ..model import DeadLetter, DeadLetterReason, Route
+from ..normalize import storable_text
 from ..redact import redact_headers, safe_text
-from .connection import STATEMENT_TIMEOUT, Connection, within
+from .connection import Connection, within
+from .wire import as_jsonb
 
 _COLUMNS = sql.SQL(
     "id, adapter, external_id, reason, detail, verify_detail, content_type, headers, "
-    "octet_length(payload) AS payload_size, deliveries, received_at, resolved_at"
+    "idempotency_key, octet_length(payload) AS payload_size, deliveries, received_at, resolved_at, resolution"
 )
 
 _INSERT = sql.SQL("""
@@ -30,9 +32,17 @@ RETURNING id
 
 _GET = sql.SQL("SELECT {}, payload FROM dead_letters WHERE id = %s").format(_COLUMNS)
 
+# FOR UPDATE: of two that resolve it at once, the second sees what the first did.
+_LOCK = sql.SQL("SELECT {}, payload FROM dead_letters WHERE id = %s FOR UPDATE").format(_COLUMNS)
+
+_RESOLVE = sql.SQL("""
+UPDATE dead_letters SET resolved_at = now(), resolution = %s WHERE id = %s AND resolved_at IS NULL RETURNING {}
+""").format(_COLUMNS)
+
 _LIST = sql.SQL("""
 SELECT {} FROM dead_letters
 WHERE (%(adapter)s::text IS NULL OR adapter = %(adapter)s)
+  AND (%(reason)s::text IS NULL OR reason = %(reason)s)
   AND (%(resolved)s OR resolved_at IS NULL)
   AND (%(before)s::bigint IS NULL OR id < %(before)s)
 ORDER BY id DESC LIMIT %(limit)s
@@ -46,6 +56,7 @@ class DeadLetterRow:
     id: int
     adapter: str
     external_id: str | None
+    idempotency_key: str
     reason: str
     detail: str
     verify_detail: str
@@ -55,6 +66,7 @@ class DeadLetterRow:
     deliveries: int
     received_at: datetime
     resolved_at: datetime | None
+    resolution: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +81,7 @@ def insert_dead_letters(
     route: Route,
     letters: Sequence[DeadLetter],
     *,
-    timeout: timedelta = STATEMENT_TIMEOUT,
+    timeout: timedelta | None = None,
 ) -> list[DeadLetter]:
     """Keeps each with its bytes and returns those that were new: a redelivered one makes no second row."""
     new = []
@@ -82,9 +94,9 @@ def insert_dead_letters(
                 letter.key,
                 letter.reason,
                 safe_text(letter.detail),
-                delivery.verify_detail,
-                delivery.content_type,
-                json.dumps(redact_headers(delivery.headers)),
+                storable_text(delivery.verify_detail),
+                storable_text(delivery.content_type),
+                as_jsonb(redact_headers(delivery.headers)),
                 delivery.body,
                 letter.deliveries,
             )
@@ -94,16 +106,38 @@ def insert_dead_letters(
 
 
 def get_dead_letter(
-    connection: Connection, letter_id: int, *, timeout: timedelta = STATEMENT_TIMEOUT
+    connection: Connection, letter_id: int, *, lock: bool = False, timeout: timedelta | None = None
 ) -> DeadLetterBody:
-    """The dead letter with that id, with its bytes; ``NotFound`` where there is none."""
+    """The dead letter with that id, with its bytes; ``NotFound`` where there is none.
+
+    With ``lock`` nobody else resolves it while this transaction is open.
+    """
     with (
         within(connection, timeout, "get dead letter"),
         connection.cursor(row_factory=class_row(DeadLetterBody)) as cursor,
     ):
-        row = cursor.execute(_GET, (letter_id,)).fetchone()
+        row = cursor.execute(_LOCK if lock else _GET, (letter_id,)).fetchone()
     if row is None:
         raise NotFound(f"no dead letter {letter_id}")
+    return row
+
+
+def resolve_dead_letter(
+    connection: Connection,
+    letter_id: int,
+    resolution: Literal["replayed", "discarded"],
+    *,
+    timeout: timedelta | None = None,
+) -> DeadLetterRow:
+    """Marks it resolved; ``NotFound`` where there is none, ``Conflict`` where it is resolved already."""
+    with (
+        within(connection, timeout, "resolve dead letter"),
+        connection.cursor(row_factory=class_row(DeadLetterRow)) as cursor,
+    ):
+        row = cursor.execute(_RESOLVE, (resolution, letter_id)).fetchone()
+    if row is None:
+        known = get_dead_letter(connection, letter_id, timeout=timeout)
+        raise Conflict(f"dead letter {letter_id} is already {known.resolution}")
     return row
 
 
@@ -111,10 +145,11 @@ def list_dead_letters(
     connection: Connection,
     *,
     adapter: str | None = None,
+    reason: DeadLetterReason | None = None,
     resolved: bool = False,
     before: int | None = None,
     limit: int = 50,
-    timeout: timedelta = STATEMENT_TIMEOUT,
+    timeout: timedelta | None = None,
 ) -> list[DeadLetterRow]:
     """The newest dead letters, at most ``limit``; those replayed or discarded too where ``resolved``."""
     with (
@@ -122,5 +157,5 @@ def list_dead_letters(
         connection.cursor(row_factory=class_row(DeadLetterRow)) as cursor,
     ):
         return cursor.execute(
-            _LIST, {"adapter": adapter, "resolved": resolved, "before": before, "limit": limit}
+            _LIST, {"adapter": adapter, "reason": reason, "resolved": resolved, "before": before, "limit": limit}
         ).fetchall()

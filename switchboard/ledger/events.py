@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -11,8 +10,10 @@ from psycopg.rows import class_row
 
 from ..errors import NotFound
 from ..model import Event, Family, TrustMode
+from ..normalize import storable_text
 from ..redact import redact_headers
-from .connection import STATEMENT_TIMEOUT, Connection, within
+from .connection import Connection, within
+from .wire import as_jsonb
 
 _COLUMNS = sql.SQL(
     "id, source, family, event_type, external_id, trust_mode, verified, verify_detail, content_type, headers, "
@@ -45,7 +46,7 @@ def insert_event(
     content_type: str = "",
     headers: Mapping[str, str] | None = None,
     source_ip: str | None = None,
-    timeout: timedelta = STATEMENT_TIMEOUT,
+    timeout: timedelta | None = None,
 ) -> Event:
     """Stores one delivery and returns its event; the one that is there, where ``external_id`` is known.
 
@@ -57,13 +58,13 @@ def insert_event(
             (
                 source,
                 family,
-                event_type,
+                storable_text(event_type),
                 external_id,
                 trust_mode,
                 verified,
-                verify_detail,
-                content_type,
-                json.dumps(redact_headers(headers or {})),
+                storable_text(verify_detail),
+                storable_text(content_type),
+                as_jsonb(redact_headers(headers or {})),
                 payload,
                 len(payload),
                 source_ip,
@@ -71,7 +72,7 @@ def insert_event(
         ).fetchone() or _missing("just inserted")
 
 
-def get_event(connection: Connection, event_id: int, *, timeout: timedelta = STATEMENT_TIMEOUT) -> Event:
+def get_event(connection: Connection, event_id: int, *, timeout: timedelta | None = None) -> Event:
     """The event with that id; ``NotFound`` where there is none."""
     with within(connection, timeout, "get event"), connection.cursor(row_factory=class_row(Event)) as cursor:
         return cursor.execute(_GET, (event_id,)).fetchone() or _missing(event_id)

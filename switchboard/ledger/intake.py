@@ -11,18 +11,23 @@ from psycopg import sql
 
 from ..errors import LedgerUnavailable
 from ..model import Delivery, Route, Shape
-from .connection import STATEMENT_TIMEOUT, Connection, within
+from ..normalize import storable_text
+from .connection import Connection, within
 from .wire import ByteaArray, JsonbArray, TextArray
 
-# Incoming rows are ordered by key, and inserted in that order: unordered batches of two sessions deadlock.
-# A todo's payload is derived from the bytes already sent, unless its shape says otherwise.
-_INSERT = sql.SQL("""
-WITH incoming AS MATERIALIZED (
+_INCOMING = sql.SQL("""
+incoming AS MATERIALIZED (
     SELECT * FROM unnest(%(keys)s, %(bodies)s, %(payloads)s, %(titles)s, %(kinds)s, %(event_types)s,
                          %(content_types)s, %(headers)s, %(verify_details)s, %(source_ips)s)
     WITH ORDINALITY AS t (key, body, payload, title, kind, event_type,
                           content_type, headers, verify_detail, source_ip, n)
-), stored AS (
+)
+""")
+
+# Incoming rows are ordered by key, and inserted in that order: unordered batches of two sessions deadlock.
+# A todo's payload is derived from the bytes already sent, unless its shape says otherwise.
+_INSERT = sql.SQL("""
+WITH {incoming}, stored AS (
     INSERT INTO events (source, family, event_type, external_id, trust_mode, verified, verify_detail,
                         content_type, headers, payload, payload_size, source_ip)
     SELECT %(source)s, %(family)s, event_type, key, %(trust_mode)s, %(verified)s, verify_detail,
@@ -39,7 +44,28 @@ WITH incoming AS MATERIALIZED (
         WHERE idempotency_key IS NOT NULL AND state <> 'done' AND state <> 'failed' DO NOTHING
 )
 SELECT count(*) FROM stored
-""")
+""").format(incoming=_INCOMING)
+
+# Without a native id the live todo is what a redelivery is known by, so it comes first, and its event only with it.
+_INSERT_WITHOUT_ID = sql.SQL("""
+WITH {incoming}, made AS (
+    INSERT INTO todos (queue, source, kind, title, payload, event_id, idempotency_key)
+    SELECT %(queue)s, %(source)s, kind, title,
+           coalesce(payload, convert_from(body, 'UTF8')::jsonb), nextval(pg_get_serial_sequence('events', 'id')), key
+    FROM incoming ORDER BY n
+    ON CONFLICT (queue, idempotency_key)
+        WHERE idempotency_key IS NOT NULL AND state <> 'done' AND state <> 'failed' DO NOTHING
+    RETURNING event_id, idempotency_key
+), stored AS (
+    INSERT INTO events (id, source, family, event_type, trust_mode, verified, verify_detail,
+                        content_type, headers, payload, payload_size, source_ip)
+    OVERRIDING SYSTEM VALUE
+    SELECT made.event_id, %(source)s, %(family)s, event_type, %(trust_mode)s, %(verified)s, verify_detail,
+           content_type, headers, body, octet_length(body), source_ip::inet
+    FROM incoming JOIN made ON made.idempotency_key = incoming.key ORDER BY n
+)
+SELECT count(*) FROM made
+""").format(incoming=_INCOMING)
 
 # A statement of its own: the insert cannot see what another session has committed while it waited for it.
 _COMPARE = sql.SQL("""
@@ -64,18 +90,19 @@ def insert_batch(
     rows: Sequence[Keyed],
     headers: Sequence[bytes],
     *,
-    timeout: timedelta = STATEMENT_TIMEOUT,
+    timeout: timedelta | None = None,
 ) -> tuple[int, set[str]]:
     """Stores each row's event and its todo; a key that is already there makes neither.
 
-    ``rows`` are ordered by key and have no key twice; ``headers`` are theirs, redacted, each a JSON object in
-    UTF-8. Returns how many were new, and the keys that are there with another body: those are not
-    redeliveries (design, "same id, other body").
+    ``rows`` are ordered by key, have no key twice, and all have a native id or none has; ``headers`` are theirs,
+    redacted, each a JSON object in UTF-8. Returns how many were new, and the keys that are there with another body:
+    those are not redeliveries (design, "same id, other body").
     """
     keys = TextArray.of(row.key for row in rows)
+    identified = rows[0].delivery.native_id is not None
     with within(connection, timeout, "insert events and todos"):
         counted = connection.execute(
-            _INSERT,
+            _INSERT if identified else _INSERT_WITHOUT_ID,
             {
                 "keys": keys,
                 "bodies": ByteaArray([row.delivery.body for row in rows]),
@@ -85,9 +112,9 @@ def insert_batch(
                 "titles": TextArray.of(row.shape.title for row in rows),
                 "kinds": TextArray.of(row.shape.kind for row in rows),
                 "event_types": TextArray.of(row.shape.event_type for row in rows),
-                "content_types": TextArray.of(row.delivery.content_type for row in rows),
+                "content_types": TextArray.of(storable_text(row.delivery.content_type) for row in rows),
                 "headers": JsonbArray(headers),
-                "verify_details": TextArray.of(row.delivery.verify_detail for row in rows),
+                "verify_details": TextArray.of(storable_text(row.delivery.verify_detail) for row in rows),
                 "source_ips": TextArray.of(row.delivery.source_ip for row in rows),
                 "source": route.adapter,
                 "family": route.family,
@@ -97,7 +124,7 @@ def insert_batch(
             },
         ).fetchone()
         new: int = counted[0] if counted else 0
-        if new == len(rows):
+        if new == len(rows) or not identified:
             return new, set()
         known = connection.execute(
             _COMPARE,

@@ -14,6 +14,7 @@ from datetime import timedelta
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from ..errors import ConfigError, LedgerError, LedgerUnavailable
@@ -131,6 +132,9 @@ class Ledger:
         except psycopg.ProgrammingError:
             # The parser's message can quote the part that holds the password.
             raise ConfigError("db: connect: DATABASE_URL is not a PostgreSQL address") from None
+        if "@" in str(given.get("host", "")):
+            # A password with an @ of its own: what follows would be shown as the host.
+            raise ConfigError("db: connect: DATABASE_URL: special characters in a password must be percent-encoded")
         defaults: dict[str, str | int] = {
             "connect_timeout": int(CONNECT_TIMEOUT.total_seconds()),
             "application_name": "switchboard",
@@ -184,6 +188,9 @@ class Ledger:
                 yield open_transaction
             finally:
                 _current.reset(token)
+            if connection.info.transaction_status == TransactionStatus.INERROR:
+                # PostgreSQL would answer COMMIT with a rollback, and no error.
+                raise LedgerError(f"{doing}: a statement of this transaction failed, so that nothing of it is stored")
             with within(connection, timeout, f"{doing}: commit"):
                 connection.commit()
         except BaseException:
@@ -194,6 +201,18 @@ class Ledger:
             connection.patience = self.statement_timeout
             pool.putconn(connection)
         open_transaction.committed()
+
+    def connect(self) -> Connection:
+        """A connection beside the pool, for what holds one long; the caller closes it.
+
+        Raises ``LedgerUnavailable`` where there is none to be had.
+        """
+        try:
+            connection = Connection.connect(self._conninfo(), prepare_threshold=None)
+        except psycopg.Error as error:
+            raise LedgerUnavailable(f"connect: {_one_line(error)}") from error
+        self._configure(connection)
+        return connection
 
     def probe(self) -> None:
         """Asks a connection of the pool for an answer; raises ``LedgerUnavailable`` where there is none."""

@@ -56,7 +56,7 @@ class Pruned:
     todos: int = 0
 
 
-def prune(connection: Connection, *, timeout: timedelta = PRUNE_TIMEOUT) -> Pruned | None:
+def prune(connection: Connection, *, timeout: timedelta | None = None) -> Pruned | None:
     """Deletes events and terminal todos beyond ``retention_max_age_days``, then the oldest beyond
     ``retention_max_rows``, in the caller's one transaction; pending and claimed todos stay, with their events.
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from psycopg import sql
 
 from ..errors import NotFound
-from .connection import STATEMENT_TIMEOUT, Connection, within
+from .connection import Connection, within
 
 _GET = sql.SQL("SELECT value FROM settings WHERE key = %s")
 _SET = sql.SQL(
@@ -15,7 +15,7 @@ _SET = sql.SQL(
 )
 
 
-def get_setting(connection: Connection, key: str, *, timeout: timedelta = STATEMENT_TIMEOUT) -> str:
+def get_setting(connection: Connection, key: str, *, timeout: timedelta | None = None) -> str:
     """The setting's value; ``NotFound`` where there is no such key."""
     with within(connection, timeout, f"get setting {key}"):
         row = connection.execute(_GET, (key,)).fetchone()
@@ -24,7 +24,7 @@ def get_setting(connection: Connection, key: str, *, timeout: timedelta = STATEM
     return str(row[0])
 
 
-def set_setting(connection: Connection, key: str, value: str, *, timeout: timedelta = STATEMENT_TIMEOUT) -> None:
+def set_setting(connection: Connection, key: str, value: str, *, timeout: timedelta | None = None) -> None:
     """Sets the setting, new or known."""
     with within(connection, timeout, f"set setting {key}"):
         connection.execute(_SET, (key, value))

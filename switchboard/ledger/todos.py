@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 
 from psycopg import sql
@@ -10,7 +9,9 @@ from psycopg.rows import class_row
 
 from ..errors import LedgerUnavailable, NotFound
 from ..model import Todo, TodoState, type_json
-from .connection import STATEMENT_TIMEOUT, Connection, within
+from ..normalize import storable_text
+from .connection import Connection, within
+from .wire import as_jsonb
 
 _COLUMNS = sql.SQL(
     "id, queue, source, kind, title, payload, event_id, idempotency_key, assignee, state, owner, "
@@ -54,14 +55,24 @@ def create_todo(
     idempotency_key: str | None = None,
     assignee: str | None = None,
     max_attempts: int = 5,
-    timeout: timedelta = STATEMENT_TIMEOUT,
+    timeout: timedelta | None = None,
 ) -> tuple[Todo, bool]:
     """Makes a pending todo and returns it with True, or the live one with that key with False.
 
     ``payload`` is any value ``json`` can write. A key is unique among the todos of its queue that are neither
     done nor failed (SPEC-0002).
     """
-    values = (queue, source, kind, title, json.dumps(payload), event_id, idempotency_key, assignee, max_attempts)
+    values = (
+        queue,
+        source,
+        storable_text(kind),
+        storable_text(title),
+        as_jsonb(payload),
+        event_id,
+        idempotency_key,
+        assignee,
+        max_attempts,
+    )
     with within(connection, timeout, "create todo"), connection.cursor(row_factory=class_row(Todo)) as cursor:
         # Twice: between the two statements the live twin may have been done, and its key be free again.
         for _ in range(2):
@@ -72,7 +83,7 @@ def create_todo(
     raise LedgerUnavailable("create todo: its live twin changed state twice in the meantime; try again")
 
 
-def get_todo(connection: Connection, todo_id: int, *, timeout: timedelta = STATEMENT_TIMEOUT) -> Todo:
+def get_todo(connection: Connection, todo_id: int, *, timeout: timedelta | None = None) -> Todo:
     """The todo with that id; ``NotFound`` where there is none."""
     with within(connection, timeout, "get todo"), connection.cursor(row_factory=class_row(Todo)) as cursor:
         todo = cursor.execute(_GET, (todo_id,)).fetchone()
@@ -88,7 +99,7 @@ def list_todos(
     state: TodoState | None = None,
     before: int | None = None,
     limit: int = 50,
-    timeout: timedelta = STATEMENT_TIMEOUT,
+    timeout: timedelta | None = None,
 ) -> list[Todo]:
     """The newest todos, at most ``limit``; ``before`` is the last id of the page before."""
     with within(connection, timeout, "list todos"), connection.cursor(row_factory=class_row(Todo)) as cursor:

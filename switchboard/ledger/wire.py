@@ -1,4 +1,4 @@
-"""PostgreSQL's binary array format, packed in one go.
+"""Values as PostgreSQL takes them: JSON that jsonb can hold, and arrays in its binary format, packed in one go.
 
 psycopg's dumper of a Python list is the bottleneck of a batched insert: it costs ten times what this does. The
 format is that of ``array_recv``: dimensions, whether there are NULLs, the element's oid, length and lower bound,
@@ -7,12 +7,15 @@ then each element behind its length, -1 for NULL.
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterable, Sequence
 
 from psycopg import Connection
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
+
+from ..normalize import storable_json
 
 _HEADER = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i")
@@ -80,6 +83,12 @@ class _TextArrayDumper(_PackedDumper):
 
 class _JsonbArrayDumper(_PackedDumper):
     oid = 3807
+
+
+def as_jsonb(value: object) -> str:
+    """The value as JSON text that ``jsonb`` can hold: U+0000 and lone surrogates become U+FFFD."""
+    text = json.dumps(value)
+    return storable_json(text) or text
 
 
 def register_arrays(connection: Connection[object]) -> None:

@@ -125,7 +125,8 @@ CREATE TABLE dead_letters (
     payload         bytea NOT NULL,
     deliveries      integer NOT NULL DEFAULT 1,
     received_at     timestamptz NOT NULL DEFAULT now(),
-    resolved_at     timestamptz
+    resolved_at     timestamptz,
+    resolution      text CHECK (resolution IN ('replayed', 'discarded'))
 );
 -- A redelivery whose acknowledgement failed makes no second row; after it is resolved the same bytes may come again.
 CREATE UNIQUE INDEX idx_dead_letters_dedupe

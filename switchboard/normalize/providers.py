@@ -6,9 +6,10 @@ import difflib
 import importlib
 from collections.abc import Callable
 
-from ..errors import ConfigError
+from ..errors import ConfigError, MessageInvalid
 from ..model import Delivery, Shape
 from .generic import normalize_generic
+from .storable import NotJson, read_json
 
 #: What shapes a delivery: it raises ``MessageInvalid`` (or anything else) for a body it cannot shape, and does no
 #: I/O, as it runs inside the transaction that stores the batch.
@@ -39,5 +40,24 @@ def resolve_provider(provider: str) -> Normalizer:
         raise ConfigError(f"provider: cannot import {provider!r}: {error}") from error
     if not callable(function):
         raise ConfigError(f"provider: {provider!r} is not a function of one delivery")
-    normalizer: Normalizer = function
-    return normalizer
+    return _checked(provider, function)
+
+
+def _checked(provider: str, function: Callable[[Delivery], object]) -> Normalizer:
+    """A team's own function may return anything: what is no shape of a todo is its message's fault alone."""
+
+    def normalize(delivery: Delivery) -> Shape:
+        shape = function(delivery)
+        if not isinstance(shape, Shape):
+            raise MessageInvalid(f"{provider} returned {type(shape).__name__}, expected Shape")
+        for name in ("title", "kind", "event_type"):
+            if not isinstance(getattr(shape, name), str):
+                raise MessageInvalid(f"{provider} returned a Shape whose {name} is no text")
+        text = delivery.body.decode("utf-8") if shape.payload is None else shape.payload
+        try:
+            read_json(text)
+        except (NotJson, AttributeError) as error:
+            raise MessageInvalid(f"{provider} returned a Shape whose payload is not JSON: {error}") from error
+        return shape
+
+    return normalize

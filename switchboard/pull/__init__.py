@@ -1,9 +1,25 @@
 """The queue family: ``base`` is the interface, and there is one file a transport."""
 
-from .base import AdapterOptions, Lag, PullAdapter
+from .base import AdapterOptions, Gap, Lag, Outgoing, PullAdapter
+from .publisher import Publisher
+from .redis_list import RedisList
+from .redis_pubsub import RedisPubSub
 from .redis_stream import RedisStream
 
 #: The transports by the ``type`` of their configuration table.
-TRANSPORTS: dict[str, type[PullAdapter]] = {transport.transport: transport for transport in (RedisStream,)}
+TRANSPORTS: dict[str, type[PullAdapter]] = {
+    transport.transport: transport for transport in (RedisStream, RedisList, RedisPubSub)
+}
 
-__all__ = ["TRANSPORTS", "AdapterOptions", "Lag", "PullAdapter", "RedisStream"]
+__all__ = [
+    "TRANSPORTS",
+    "AdapterOptions",
+    "Gap",
+    "Lag",
+    "Outgoing",
+    "Publisher",
+    "PullAdapter",
+    "RedisList",
+    "RedisPubSub",
+    "RedisStream",
+]

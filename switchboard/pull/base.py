@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from ..model import Delivery
 
@@ -52,6 +52,9 @@ class AdapterOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
+    #: Whether its transport can leave a message un-acknowledged until its todo has ended.
+    can_complete: ClassVar[bool] = False
+
     #: The todo queue it feeds.
     queue: str = Field(min_length=1, max_length=200)
     #: What shapes its deliveries: ``generic``, or a team's own ``module:function``.
@@ -62,8 +65,19 @@ class AdapterOptions(BaseModel):
     batch_bytes: Size = Field(default=16 * 1024**2, ge=1)
     #: A larger body becomes a dead letter, ``too_large``, with its bytes.
     max_body: Size = Field(default=32 * 1024**2, ge=1)
+    #: Tries after which a message that fails by itself, or kills its worker, becomes a dead letter, ``poison``.
+    max_deliveries: int = Field(default=5, ge=2, le=1000, strict=True)
+    #: When the source is told: after the commit. Streams can also wait for the todo.
+    ack: Literal["store", "complete"] = "store"
     #: How long a delivery may sit un-acknowledged with another consumer before it is claimed.
     claim_idle: Duration = Field(default=timedelta(seconds=60), ge=timedelta(milliseconds=100))
+
+    @field_validator("ack")
+    @classmethod
+    def _only_where_it_can(cls, ack: str) -> str:
+        if ack == "complete" and not cls.can_complete:
+            raise ValueError('expected "store": of these transports only streams can wait for the todo')
+        return ack
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +88,27 @@ class Lag:
     pending: int
 
 
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to be published: its bytes, its headers and a key of the producer's own."""
+
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time in which a transport without redelivery was not listening: what was sent then is lost."""
+
+    seconds: float
+
+
 class PullAdapter(ABC):
     """One line into the ledger: a source, how to read from it and how to acknowledge to it.
 
-    ``receive`` is called by one thread at a time, the other methods by any, at the same time. Every method raises
-    ``BrokerUnavailable`` where the source gives no answer; nothing else of the client's comes out.
+    ``receive`` and ``left_behind`` are called by one thread, the other methods by any, at the same time. Every method
+    raises ``BrokerUnavailable`` where the source gives no answer; nothing else of the client's comes out.
     """
 
     #: The ``type`` of its configuration table.
@@ -112,9 +142,17 @@ class PullAdapter(ABC):
 
     @abstractmethod
     def receive(self, limit: int, limit_bytes: int, timeout: timedelta) -> list[Delivery]:
-        """At most ``limit`` deliveries, as soon as there is one; none when ``timeout`` has passed.
+        """At most ``limit`` new deliveries, as soon as there is one; none when ``timeout`` has passed.
 
         It may return somewhat more than ``limit_bytes`` where messages are larger than those before.
+        """
+
+    @abstractmethod
+    def left_behind(self, limit: int, limit_bytes: int) -> list[Delivery]:
+        """Takes over what is un-acknowledged and nobody works on: its own that a lost reply left, and others'.
+
+        Others' are those of a process that is known to have ended, and what lay still for ``claim_idle``. Each says
+        how often it was tried; taking it over counts as no try.
         """
 
     @abstractmethod
@@ -130,16 +168,31 @@ class PullAdapter(ABC):
         """Lets any consumer have these at once; no attempt is counted."""
 
     @abstractmethod
+    def count_tries(self, deliveries: Sequence[Delivery], tries: int) -> None:
+        """Sets how often the source says that these were tried."""
+
+    @abstractmethod
     def identity(self) -> str:
         """Who vouches for its messages: ``redis acl: deploy-bot``."""
+
+    def park(self, deliveries: Sequence[Delivery]) -> None:
+        """Sets these aside, stored and un-acknowledged, where nobody takes them over (``ack = "complete"``)."""
+        raise NotImplementedError(f'{self.transport} knows ack = "store" alone')
+
+    def gaps(self) -> list[Gap]:
+        """The gaps since it was last asked; a transport that delivers again has none."""
+        return []
 
     @abstractmethod
     def lag(self) -> Lag:
         """What waits at the source."""
 
     @abstractmethod
-    def publish(self, body: bytes, headers: dict[str, str]) -> str:
-        """Puts one message on the source and returns its id there."""
+    def send(self, messages: Sequence[Outgoing]) -> list[str]:
+        """Puts these on the source, all or none, and returns their ids there; it tries once.
+
+        Raises ``PublishRejected`` where trying again cannot help.
+        """
 
     @abstractmethod
     def close(self) -> None:

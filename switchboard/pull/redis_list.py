@@ -1,0 +1,257 @@
+"""``redis-list``: messages move onto a processing list of this worker, and are removed from it once stored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any
+
+import redis
+from pydantic import Field, field_validator
+
+from ..model import Delivery
+from .base import Lag, Outgoing
+from .process_name import is_gone, process_name
+from .redis_adapter import SHORTEST_BLOCK, RedisAdapter, RedisOptions, refuse_all_but_bodies
+from .redis_client import as_text, execute, translated
+
+#: Moves a message from a worker's processing list back to the source, where it still is.
+_GIVE_BACK = """
+local given = 0
+for i, body in ipairs(ARGV) do
+  if redis.call('LREM', KEYS[1], -1, body) == 1 then
+    redis.call('RPUSH', KEYS[2], body)
+    given = given + 1
+  end
+end
+return given
+"""
+
+#: Messages that a read asks for beyond the first while it does not know how many there are.
+FIRST_FILL = 64
+
+
+class RedisListOptions(RedisOptions):
+    """Options of a ``redis-list`` adapter."""
+
+    #: The list's key: producers push on the left, and messages are taken from the right.
+    list: str = Field(min_length=1)
+
+    @field_validator("list")
+    @classmethod
+    def _can_share_a_slot(cls, name: str) -> str:
+        if "}" in name and _hash_tag(name) is None:
+            raise ValueError("a name with } and no {tag}: the keys beside it could not keep to its hash slot")
+        return name
+
+
+class RedisList(RedisAdapter):
+    """Reads a Redis list: ``RedisList("jobs", url=…, list="jobs", queue="jobs")``.
+
+    Every option of ``RedisListOptions`` is a keyword. At least once: a message moves to a processing list of this
+    worker (BLMOVE) and is removed from it after its todo is stored (LREM). What a dead worker left there is found and
+    stored. A list has no message ids: equal bodies are one todo while that is neither done nor failed.
+    """
+
+    transport = "redis-list"
+    options_class = RedisListOptions
+    length_command = "LLEN"
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self._options = RedisListOptions(**options)
+        super().__init__(name, self._options.url)
+        source = self._options.list
+        keys = f"{source if _hash_tag(source) else f'{{{source}}}'}:switchboard"
+        #: The server's second at which each worker was last seen.
+        self._workers = f"{keys}:workers"
+        #: How often a message was tried, by the hash of its body; only of those tried more than once.
+        self._tries = f"{keys}:tries"
+        self._processing_prefix = f"{keys}:processing:"
+        self._held: Counter[str] = Counter()
+        self._fill = FIRST_FILL
+        self._has_blmove = True
+
+    @property
+    def options(self) -> RedisListOptions:
+        return self._options
+
+    @property
+    def namespace(self) -> str:
+        return f"redis:{self._options.list}"
+
+    @property
+    def place(self) -> str:
+        return f"list {self._options.list}"
+
+    @property
+    def _processing(self) -> str:
+        return self._processing_prefix + process_name()
+
+    # Reading
+
+    def receive(self, limit: int, limit_bytes: int, timeout: timedelta) -> list[Delivery]:
+        with self.reading():
+            limit = self.affordable(limit, limit_bytes, self._options.list)
+            # Before the first message is moved: a list that nobody knows of would never be swept.
+            self._beat()
+            first = self._move_first(max(timeout, SHORTEST_BLOCK))
+            if first is None:
+                return []
+            asked = min(limit - 1, self._fill)
+            more = self._move(self._options.list, asked)
+            self._fill = max(FIRST_FILL, len(more) * 4 if len(more) == asked else len(more))
+            return self._deliveries([first, *more], limit_bytes)
+
+    def _move_first(self, block: timedelta) -> bytes | None:
+        source, seconds = self._options.list, block.total_seconds()
+        reader = self.reader(block)
+        if self._has_blmove:
+            try:
+                return self._body(execute(reader, "BLMOVE", source, self._processing, "RIGHT", "LEFT", seconds))
+            except redis.ResponseError as error:
+                if "unknown command" not in str(error).lower():
+                    raise
+                self._has_blmove = False
+        return self._body(execute(reader, "BRPOPLPUSH", source, self._processing, max(1, round(seconds))))
+
+    def _move(self, source: str, limit: int) -> list[bytes]:
+        """Moves at most ``limit`` messages from the right of ``source`` to this worker's list, in one round trip."""
+        if limit <= 0:
+            return []
+        pipeline = self.client().pipeline(transaction=False)
+        for _ in range(limit):
+            if self._has_blmove:
+                execute(pipeline, "LMOVE", source, self._processing, "RIGHT", "LEFT")
+            else:
+                execute(pipeline, "RPOPLPUSH", source, self._processing)
+        return [body for body in map(self._body, pipeline.execute()) if body is not None]
+
+    @staticmethod
+    def _body(reply: Any) -> bytes | None:
+        return reply if isinstance(reply, bytes) else None
+
+    def left_behind(self, limit: int, limit_bytes: int) -> list[Delivery]:
+        with self.reading():
+            limit = self.affordable(limit, limit_bytes, self._options.list)
+            self._beat()
+            found = self._own_unheld(limit)
+            for name in self._abandoned():
+                if len(found) >= limit:
+                    break
+                source = self._processing_prefix + name
+                found += self._move(source, limit - len(found))
+                if not execute(self.client(), "LLEN", source):
+                    execute(self.client(), "HDEL", self._workers, name)
+            return self._deliveries(found, limit_bytes)
+
+    def _own_unheld(self, limit: int) -> list[bytes]:
+        """Messages on this worker's list that it does not hold: their reply was lost on the way."""
+        with self._lock:
+            held = self._held.copy()
+        if execute(self.client(), "LLEN", self._processing) <= held.total():
+            return []
+        unheld = []
+        for body in execute(self.client(), "LRANGE", self._processing, 0, -1):
+            digest = _digest(body)
+            if held[digest]:
+                held[digest] -= 1
+            else:
+                unheld.append(body)
+        return unheld[:limit]
+
+    def _abandoned(self) -> list[str]:
+        """Workers whose process has ended, or which were not seen for ``claim_idle``."""
+        seconds = self._now() - self._options.claim_idle.total_seconds()
+        seen = self.client().hgetall(self._workers)
+        names = {as_text(name): float(at) for name, at in seen.items()}
+        return [name for name, at in names.items() if name != process_name() and (is_gone(name) or at < seconds)]
+
+    def _beat(self) -> None:
+        execute(self.client(), "HSET", self._workers, process_name(), f"{self._now():.3f}")
+
+    def _now(self) -> float:
+        seconds, microseconds = self.client().time()
+        return float(seconds) + float(microseconds) / 1e6
+
+    def _deliveries(self, bodies: Sequence[bytes], limit_bytes: int) -> list[Delivery]:
+        if not bodies:
+            return []
+        identity = self.identity()
+        digests = [_digest(body) for body in bodies]
+        tries: Sequence[Any] = [None] * len(bodies)
+        if execute(self.client(), "HLEN", self._tries):
+            tries = self.client().hmget(self._tries, digests)
+        deliveries = [
+            Delivery(body, None, identity, tries=int(counted or 1), handle=digest)
+            for body, digest, counted in zip(bodies, digests, tries, strict=True)
+        ]
+        with self._lock:
+            self._held.update(digests)
+        self.learn_size(deliveries, limit_bytes)
+        return deliveries
+
+    # Acknowledging
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        with translated(f"acknowledge on {self.broker} {self.place}"):
+            pipeline = self.client().pipeline(transaction=False)
+            for delivery in deliveries:
+                # One of them, and from the end where the oldest are: the list is short, and the scan shorter (rq#472).
+                pipeline.lrem(self._processing, -1, delivery.body)  # type: ignore[arg-type]
+            suspects = [delivery.handle for delivery in deliveries if delivery.tries > 1]
+            if suspects:
+                pipeline.hdel(self._tries, *suspects)
+            pipeline.execute()
+        self._let_go(deliveries)
+
+    def keep(self, deliveries: Sequence[Delivery]) -> None:
+        with translated(f"keep on {self.broker} {self.place}"):
+            self._beat()
+
+    def give_back(self, deliveries: Sequence[Delivery]) -> None:
+        with translated(f"give back to {self.broker} {self.place}"):
+            try:
+                bodies = [delivery.body for delivery in deliveries]
+                execute(self.client(), "EVAL", _GIVE_BACK, 2, self._processing, self._options.list, *bodies)
+            except redis.exceptions.NoPermissionError:
+                # They stay on this worker's list, and are found there once its process has ended.
+                return
+        self._let_go(deliveries)
+
+    def count_tries(self, deliveries: Sequence[Delivery], tries: int) -> None:
+        handles = [delivery.handle for delivery in deliveries]
+        with translated(f"count a try on {self.broker} {self.place}"):
+            if tries > 1:
+                self.client().hset(self._tries, mapping=dict.fromkeys(handles, tries))
+            else:
+                self.client().hdel(self._tries, *handles)
+
+    def _let_go(self, deliveries: Iterable[Delivery]) -> None:
+        with self._lock:
+            self._held -= Counter(delivery.handle for delivery in deliveries)
+
+    # The rest of the interface
+
+    def lag(self) -> Lag:
+        with translated(f"lag of {self.broker} {self.place}"):
+            workers = [as_text(name) for name in self.client().hkeys(self._workers)]
+            pending = [execute(self.client(), "LLEN", self._processing_prefix + name) for name in workers]
+            return Lag(unread=execute(self.client(), "LLEN", self._options.list), pending=sum(pending))
+
+    def send(self, messages: Sequence[Outgoing]) -> list[str]:
+        refuse_all_but_bodies(messages, "list")
+        self.in_one_step([("LPUSH", self._options.list, *(message.body for message in messages))])
+        return [_digest(message.body) for message in messages]
+
+
+def _digest(body: bytes) -> str:
+    return sha256(body).hexdigest()
+
+
+def _hash_tag(key: str) -> str | None:
+    """What a cluster hashes in place of the whole key, if anything (Redis Cluster specification, hash tags)."""
+    start = key.find("{")
+    end = key.find("}", start + 1) if start >= 0 else -1
+    return key[start + 1 : end] if end > start + 1 else None
