@@ -323,18 +323,16 @@ class AdapterConsumer(dramatiq.Consumer):
         if batch is None:
             logger.warning("adapter %s: message %s is unknown here", self._adapter.name, message.message_id)
             return
-        if batch.stored:
-            self._acknowledge(batch)
-        with self._changed:
-            del self._in_flight[message.message_id]
-            if not batch.stored:
-                self._take_back(batch, message.failure if isinstance(message, _Offer) else None)
-            elif batch.refused and batch.alone:
-                self._triage.failed(batch)
-            elif batch.refused:
-                self._triage.refused(batch.refused)
-            self._changed.notify_all()
-        self._gate.leave()
+        try:
+            if batch.stored:
+                self._acknowledge(batch)
+        finally:
+            with self._changed:
+                # It may be gone already: taken back by a stop.
+                if self._in_flight.pop(message.message_id, None) is not None:
+                    self._sort(batch, message.failure if isinstance(message, _Offer) else None)
+                self._changed.notify_all()
+            self._gate.leave()
 
     nack = ack
 
@@ -346,8 +344,14 @@ class AdapterConsumer(dramatiq.Consumer):
             # The todos are safe. The reading thread tries again; a redelivery until then dedups.
             self._source_outage.failed(error)
 
-    def _take_back(self, batch: Batch, failure: BaseException | None) -> None:
-        if isinstance(failure, BrokerUnavailable):
+    def _sort(self, batch: Batch, failure: BaseException | None) -> None:
+        """What is not stored waits for its next try, in the company that its failure calls for."""
+        if batch.stored:
+            if batch.refused and batch.alone:
+                self._triage.failed(batch)
+            elif batch.refused:
+                self._triage.refused(batch.refused)
+        elif isinstance(failure, BrokerUnavailable):
             self._source_outage.failed(failure)
             self._triage.put_back(batch)
         elif isinstance(failure, LedgerUnavailable):
@@ -369,6 +373,11 @@ class AdapterConsumer(dramatiq.Consumer):
             self._triage.put_back(batch)
 
     # Ending
+
+    @property
+    def stopped(self) -> bool:
+        """Whether its worker has been told to stop: another worker on the same broker wants another consumer."""
+        return self._stopping
 
     def stop(self) -> None:
         """Ends reading: the worker is about to stop."""

@@ -121,7 +121,7 @@ class AdapterQueues(_Base):
         if adapter is None:
             return super().consume(queue_name, prefetch, timeout)
         consumer = self._adapter_consumers.get(queue_name)
-        if consumer is None:
+        if consumer is None or consumer.stopped:
             route = self._routes[adapter.name]
             consumer = AdapterConsumer(adapter, route, queue_name, self.ledger, self._gate, timeout / 1000)
             self._adapter_consumers[queue_name] = consumer

@@ -29,6 +29,9 @@ CONNECT_TIMEOUT = timedelta(seconds=5)
 #: How long a caller waits for one of the pool's connections: an outage is noticed within it.
 POOL_TIMEOUT = timedelta(seconds=3)
 
+#: How long the end waits for the pool's own threads: one may be in an attempt to connect that nobody answers.
+CLOSE_TIMEOUT = timedelta(seconds=2)
+
 _ANSWER = sql.SQL("SELECT set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true)")
 
 
@@ -228,7 +231,7 @@ class Ledger:
         with self._lock:
             pool, self._pool = self._pool, None
             if pool is not None and self._pid == os.getpid():
-                pool.close(timeout=5)
+                pool.close(timeout=CLOSE_TIMEOUT.total_seconds())
 
 
 def _one_line(error: BaseException) -> str:
@@ -237,10 +240,11 @@ def _one_line(error: BaseException) -> str:
 
 
 class _NotConnectionErrors(logging.Filter):
-    """Drops the pool's line a failed attempt: whoever probes the ledger says once that it is away."""
+    """Drops the pool's lines about failed attempts: whoever probes the ledger says once that it is away."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return "error connecting" not in record.getMessage()
+        message = record.getMessage()
+        return "error connecting" not in message and "reconnection attempt" not in message
 
 
 def _quiet_pool_log() -> None:

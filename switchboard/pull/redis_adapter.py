@@ -141,11 +141,14 @@ class RedisAdapter(PullAdapter):
 
     def close(self) -> None:
         with self._lock:
-            clients, self._reader, self._commands = (self._reader, self._commands), None, None
+            reader, self._reader = self._reader, None
+            commands, self._commands = self._commands, None
             self._identity = ""
-        for client in clients:
-            if client is not None:
-                client.close()
+        if reader is not None:
+            reader.close()
+        if commands is not None:
+            # Not under a worker's thread that acknowledges right now: its connection ends with its last use.
+            commands.connection_pool.disconnect(inuse_connections=False)
 
 
 def refuse_all_but_bodies(messages: Sequence[Outgoing], what: str) -> None:

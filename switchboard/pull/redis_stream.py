@@ -222,9 +222,16 @@ class RedisStream(RedisAdapter):
         self, entry_ids: Sequence[str | bytes], *how: str | int, min_idle: int = 0, consumer: str = ""
     ) -> list[bytes]:
         options = self._options
-        claimed: list[bytes] = self._execute(
-            "XCLAIM", options.stream, options.group, consumer or process_name(), min_idle, *entry_ids, *how
-        )
+        try:
+            claimed: list[bytes] = self._execute(
+                "XCLAIM", options.stream, options.group, consumer or process_name(), min_idle, *entry_ids, *how
+            )
+        except redis.ResponseError as error:
+            if not str(error).startswith("NOGROUP"):
+                raise
+            # With the group its pending entries are gone: there is nothing to keep, and the next read makes it anew.
+            self._group_known = False
+            return []
         return claimed
 
     def _let_go(self, handles: Iterable[str]) -> None:
