@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -13,11 +12,12 @@ import dramatiq
 from dramatiq.broker import MessageProxy
 
 from ..backoff import Outage
-from ..errors import BrokerUnavailable, LedgerError, LedgerUnavailable, NotFound
-from ..ledger import ExclusiveLock, Ledger, adapter_enabled, forget_acks, insert_event, ready_acks
+from ..errors import BrokerUnavailable, LedgerError, LedgerUnavailable
+from ..ledger import Ledger
 from ..model import Batch, Delivery, Route
-from ..pull import Gap, PullAdapter
+from ..pull import PullAdapter
 from .gate import IngestGate
+from .ledger_side import LedgerSide
 from .settlement import Settlement
 from .triage import Triage
 
@@ -26,24 +26,12 @@ logger = logging.getLogger(__name__)
 #: Batches of one adapter in flight in a process: the next is read while the last one commits.
 MAX_IN_FLIGHT = 2
 
-#: Seconds between two looks at the adapter's ``enabled`` flag: a change is honoured within two.
-ENABLED_INTERVAL = 1.0
-
-#: How long that look may take.
-LOOK_TIMEOUT = timedelta(seconds=2)
-
 #: Seconds after boot in which nothing is read, and in which nothing suspect is touched: a process killed in its first
 #: moments can leave Dramatiq's parent deaf to SIGTERM, so what may kill its reader must not be tried that early.
 BOOT_PAUSE, SUSPECT_PAUSE = 1.0, 2.0
 
 #: Seconds between two looks at what others left behind, at most.
 LONGEST_LEFT_BEHIND_INTERVAL = 5.0
-
-#: Seconds between two looks at which todos have ended, where their entries wait for it, and entries a look.
-COMPLETED_INTERVAL, COMPLETED_PAGE = 0.4, 1_000
-
-#: The type of the event that records a gap of a source that does not deliver again; it has no todo.
-GAP_EVENT = "switchboard.gap"
 
 #: Seconds until it is looked again whether any of a full waiting room is due.
 FULL_PAUSE = 0.1
@@ -90,7 +78,6 @@ class AdapterConsumer(dramatiq.Consumer):
         options = adapter.options
         self._adapter = adapter
         self._queue_name = queue_name
-        self._ledger = ledger
         self._gate = gate
         self._timeout = timeout_seconds
         self._changed = threading.Condition()
@@ -103,18 +90,12 @@ class AdapterConsumer(dramatiq.Consumer):
         #: Their connection was lost in the store: an outage, or their own doing, as the next probe will show.
         self._unjudged: list[Batch] = []
         self._settlement = Settlement(adapter)
-        #: Gaps of a source that does not deliver again, still to be recorded.
-        self._gaps: list[Gap] = []
-        self._lock = ExclusiveLock(ledger, f"switchboard.adapter.{adapter.name}") if adapter.exclusive else None
         self._fields: dict[str, object] = {"adapter": adapter.name, "broker": adapter.broker}
         self._source_outage = Outage(f"adapter {adapter.name}: source {adapter.broker}", logger, self._fields)
-        self._ledger_outage = Outage(f"adapter {adapter.name}: the ledger", logger, self._fields)
+        self._ledger = LedgerSide(adapter, ledger, logger, self._fields)
         now = time.monotonic()
         self._begin_at = now + BOOT_PAUSE
         self._suspects_at = now + SUSPECT_PAUSE
-        self._enabled = False
-        self._look_at = now
-        self._completed_at = now if options.ack == "complete" else float("inf")
         claim_idle = options.claim_idle.total_seconds()
         self._keep_seconds = claim_idle / 4
         self._keep_at = now
@@ -136,30 +117,28 @@ class AdapterConsumer(dramatiq.Consumer):
             # A reply that was lost on the way left its messages with us.
             self._left_behind_at = 0.0
         except LedgerError as error:
-            self._ledger_outage.failed(error)
+            self._ledger.outage.failed(error)
         return None
 
     def _next(self, deadline: float) -> MessageProxy | None:
         now = time.monotonic()
         if now < self._begin_at:
             return self._pause(deadline, self._begin_at - now)
-        if not self._ledger_outage.away and now >= self._look_at:
-            self._enabled = self._look_at_ledger() and self._alone_among_all()
-            self._look_at = now + ENABLED_INTERVAL
         if self._source_outage.wait_seconds:
             return self._pause(deadline, self._source_outage.wait_seconds)
         self._keep_claimed()
-        self._settle_with_source()
-        if self._ledger_outage.away or self._unjudged:
-            if self._ledger_outage.wait_seconds:
-                return self._pause(deadline, self._ledger_outage.wait_seconds)
+        if self._settlement.settle():
+            self._source_outage.over()
+        if self._ledger.outage.away or self._unjudged:
+            if self._ledger.outage.wait_seconds:
+                return self._pause(deadline, self._ledger.outage.wait_seconds)
             self._probe()
-        self._acknowledge_completed()
+        self._ledger.attend()
         if len(self._in_flight) >= MAX_IN_FLIGHT:
             return self._pause(deadline, self._timeout)
         with self._changed:
             full = len(self._triage) >= MAX_IN_FLIGHT * self._adapter.options.batch
-        if self._enabled and not full and now >= max(self._left_behind_at, self._suspects_at):
+        if self._ledger.enabled and not full and now >= max(self._left_behind_at, self._suspects_at):
             self._look_for_left_behind()
         with self._changed:
             batch = self._triage.next(suspects=now >= self._suspects_at)
@@ -168,17 +147,16 @@ class AdapterConsumer(dramatiq.Consumer):
         if full:
             # What waits has its times; to read on would only pile it up.
             return self._pause(deadline, FULL_PAUSE)
-        if not self._enabled:
-            return self._pause(deadline, self._look_at - now)
+        if not self._ledger.enabled:
+            return self._pause(deadline, self._ledger.due_at - now)
         return self._read(deadline)
 
     def _read(self, deadline: float) -> MessageProxy | None:
         options = self._adapter.options
-        until = min(deadline, self._look_at, self._completed_at)
-        left = timedelta(seconds=max(0.0, until - time.monotonic()))
+        left = timedelta(seconds=max(0.0, min(deadline, self._ledger.due_at) - time.monotonic()))
         deliveries = self._adapter.receive(options.batch, options.batch_bytes, left)
         self._source_outage.over()
-        self._record_gaps()
+        self._ledger.note_gaps(self._adapter.gaps())
         if not deliveries:
             return None
         with self._changed:
@@ -223,66 +201,23 @@ class AdapterConsumer(dramatiq.Consumer):
                 self._changed.wait(wait)
         return None
 
-    def _look_at_ledger(self) -> bool:
-        with self._ledger.transaction(timeout=LOOK_TIMEOUT, doing=f"look up adapter {self._adapter.name}") as tx:
-            try:
-                return adapter_enabled(tx.connection, self._adapter.name)
-            except NotFound:
-                # Its row was taken out while it ran: nobody has said that it may consume.
-                return False
-
-    def _alone_among_all(self) -> bool:
-        """Whether this process is the one that may read an exclusive source; the others stand by."""
-        if self._lock is None:
-            return True
-        if self._lock.held() or self._lock.take():
-            return True
-        self._adapter.close()
-        return False
-
-    def _record_gaps(self) -> None:
-        for gap in (found := self._adapter.gaps()):
-            logger.warning(
-                "adapter %s: nobody listened for %.1f s; what was sent then is lost",
-                self._adapter.name,
-                gap.seconds,
-                extra=self._fields,
-            )
-        self._gaps += found
-        while self._gaps:
-            gap = self._gaps[0]
-            with self._ledger.transaction(doing="record a gap") as tx:
-                insert_event(
-                    tx.connection,
-                    source=self._adapter.name,
-                    event_type=GAP_EVENT,
-                    verify_detail=self._adapter.identity(),
-                    content_type="application/json",
-                    payload=json.dumps({"seconds": round(gap.seconds, 3)}).encode(),
-                )
-            del self._gaps[0]
-
     def _probe(self) -> None:
         """Asks the ledger for an answer: with one, what was alone in the store as it failed has itself to blame."""
         with self._changed:
             unjudged, self._unjudged = self._unjudged, []
+        was_away = self._ledger.outage.away
+        answered = False
         try:
             self._ledger.probe()
-        except LedgerError:
+            answered = True
+        finally:
             with self._changed:
                 for batch in unjudged:
-                    self._triage.interrupted(batch)
-                    self._settlement.miscounted(batch.deliveries)
-            raise
-        was_away = self._ledger_outage.away
-        self._ledger_outage.over()
-        with self._changed:
-            for batch in unjudged:
-                if was_away:
-                    self._triage.interrupted(batch)
-                    self._settlement.miscounted(batch.deliveries)
-                else:
-                    self._triage.failed(batch)
+                    if answered and not was_away:
+                        self._triage.failed(batch)
+                    else:
+                        self._triage.interrupted(batch)
+                        self._settlement.miscounted(batch.deliveries)
 
     def _keep_claimed(self) -> None:
         now = time.monotonic()
@@ -293,22 +228,6 @@ class AdapterConsumer(dramatiq.Consumer):
         if left:
             self._adapter.keep(left)
         self._keep_at = now + self._keep_seconds
-
-    def _settle_with_source(self) -> None:
-        if self._settlement.settle():
-            self._source_outage.over()
-
-    def _acknowledge_completed(self) -> None:
-        """Acknowledges what waited for its todo's end; any worker may, and each does where it finds it."""
-        name = self._adapter.name
-        while time.monotonic() >= self._completed_at:
-            with self._ledger.transaction(doing=f"acknowledge completed todos of adapter {name}") as tx:
-                ready = ready_acks(tx.connection, name, limit=COMPLETED_PAGE)
-                if ready:
-                    self._adapter.acknowledge([Delivery(b"", None, "", handle=handle) for _, handle in ready])
-                    forget_acks(tx.connection, [ack_id for ack_id, _ in ready])
-            if len(ready) < COMPLETED_PAGE:
-                self._completed_at = time.monotonic() + COMPLETED_INTERVAL
 
     # Answering: the worker's threads
 
@@ -358,7 +277,7 @@ class AdapterConsumer(dramatiq.Consumer):
             if batch.begun and batch.alone:
                 self._unjudged.append(batch)
                 return
-            self._ledger_outage.failed(failure)
+            self._ledger.outage.failed(failure)
             if batch.begun and batch.company == "again":
                 self._settlement.miscounted(batch.deliveries)
             if batch.begun:
@@ -402,8 +321,7 @@ class AdapterConsumer(dramatiq.Consumer):
         """
         if self._stopping:
             self._end()
-            if self._lock is not None:
-                self._lock.release()
+            self._ledger.release()
         self._adapter.close()
 
     def _left(self) -> list[Delivery]:

@@ -1,0 +1,121 @@
+"""An adapter's dealings with the ledger beside the store itself: may it read, is the ledger there, what has ended."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+
+from ..backoff import Outage
+from ..errors import NotFound
+from ..ledger import ExclusiveLock, Ledger, adapter_enabled, forget_acks, insert_event, ready_acks
+from ..model import Delivery
+from ..pull import Gap, PullAdapter
+
+#: Seconds between two looks at the adapter's ``enabled`` flag: a change is honoured within two.
+ENABLED_INTERVAL = 1.0
+
+#: How long that look may take.
+LOOK_TIMEOUT = timedelta(seconds=2)
+
+#: Seconds between two looks at which todos have ended, where their entries wait for it, and entries a look.
+COMPLETED_INTERVAL, COMPLETED_PAGE = 0.4, 1_000
+
+#: The type of the event that records a gap of a source that does not deliver again; it has no todo.
+GAP_EVENT = "switchboard.gap"
+
+
+class LedgerSide:
+    """One an adapter's consumer, used by its thread. Every method that asks raises ``LedgerError`` where no answer
+    comes; ``outage`` is for its caller to keep.
+    """
+
+    def __init__(self, adapter: PullAdapter, ledger: Ledger, logger: logging.Logger, fields: dict[str, object]) -> None:
+        self._adapter = adapter
+        self._ledger = ledger
+        self._logger = logger
+        self._fields = fields
+        self._lock = ExclusiveLock(ledger, f"switchboard.adapter.{adapter.name}") if adapter.exclusive else None
+        self._gaps: list[Gap] = []
+        now = time.monotonic()
+        self._look_at = now
+        self._completed_at = now if adapter.options.ack == "complete" else float("inf")
+        self.outage = Outage(f"adapter {adapter.name}: the ledger", logger, fields)
+        #: Whether the adapter may read, as of the last look.
+        self.enabled = False
+
+    @property
+    def due_at(self) -> float:
+        """The monotonic second at which something is to be asked again."""
+        return min(self._look_at, self._completed_at)
+
+    def attend(self) -> None:
+        """Asks what is due: whether the adapter may read, and which todos have ended."""
+        self._record_gaps()
+        if time.monotonic() >= self._look_at:
+            self.enabled = self._is_enabled() and self._is_alone()
+            self._look_at = time.monotonic() + ENABLED_INTERVAL
+        self._acknowledge_completed()
+
+    def probe(self) -> None:
+        """Asks for an answer, and ends the outage with it."""
+        self._ledger.probe()
+        self.outage.over()
+
+    def note_gaps(self, gaps: Iterable[Gap]) -> None:
+        """Says that the source was not listened to, and has it recorded with the next ``attend``."""
+        for gap in gaps:
+            self._gaps.append(gap)
+            self._logger.warning(
+                "adapter %s: nobody listened for %.1f s; what was sent then is lost",
+                self._adapter.name,
+                gap.seconds,
+                extra=self._fields,
+            )
+
+    def release(self) -> None:
+        """Lets another process read an exclusive source."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def _is_enabled(self) -> bool:
+        with self._ledger.transaction(timeout=LOOK_TIMEOUT, doing=f"look up adapter {self._adapter.name}") as tx:
+            try:
+                return adapter_enabled(tx.connection, self._adapter.name)
+            except NotFound:
+                # Its row was taken out while it ran: nobody has said that it may consume.
+                return False
+
+    def _is_alone(self) -> bool:
+        """Whether this process is the one that may read an exclusive source; the others stand by."""
+        if self._lock is None or self._lock.held() or self._lock.take():
+            return True
+        self._adapter.close()
+        return False
+
+    def _record_gaps(self) -> None:
+        while self._gaps:
+            with self._ledger.transaction(doing="record a gap") as tx:
+                insert_event(
+                    tx.connection,
+                    source=self._adapter.name,
+                    event_type=GAP_EVENT,
+                    verify_detail=self._adapter.identity(),
+                    content_type="application/json",
+                    payload=json.dumps({"seconds": round(self._gaps[0].seconds, 3)}).encode(),
+                )
+            del self._gaps[0]
+
+    def _acknowledge_completed(self) -> None:
+        """Acknowledges what waited for its todo's end; any worker may, and each does where it finds it."""
+        name = self._adapter.name
+        while time.monotonic() >= self._completed_at:
+            with self._ledger.transaction(doing=f"acknowledge completed todos of adapter {name}") as tx:
+                ready = ready_acks(tx.connection, name, limit=COMPLETED_PAGE)
+                if ready:
+                    self._adapter.acknowledge([Delivery(b"", None, "", handle=handle) for _, handle in ready])
+                    forget_acks(tx.connection, [ack_id for ack_id, _ in ready])
+            if len(ready) < COMPLETED_PAGE:
+                self._completed_at = time.monotonic() + COMPLETED_INTERVAL
