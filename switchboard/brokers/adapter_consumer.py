@@ -12,7 +12,7 @@ import dramatiq
 from dramatiq.broker import MessageProxy
 
 from ..backoff import Outage
-from ..errors import BrokerUnavailable, LedgerError, LedgerUnavailable
+from ..errors import AckFailed, BrokerUnavailable, LedgerError, LedgerUnavailable
 from ..ledger import Ledger
 from ..model import Batch, Delivery, Route
 from ..pull import PullAdapter
@@ -112,7 +112,7 @@ class AdapterConsumer(dramatiq.Consumer):
             # An answer at once would spin: the worker asks until its threads have ended.
             time.sleep(self._timeout)
             self._keep_claimed()
-        except BrokerUnavailable as error:
+        except (BrokerUnavailable, AckFailed) as error:
             self._source_outage.failed(error)
             # A reply that was lost on the way left its messages with us.
             self._left_behind_at = 0.0
@@ -259,7 +259,7 @@ class AdapterConsumer(dramatiq.Consumer):
         self._settlement.stored(batch)
         try:
             self._settlement.settle()
-        except BrokerUnavailable as error:
+        except (BrokerUnavailable, AckFailed) as error:
             # The todos are safe. The reading thread tries again; a redelivery until then dedups.
             self._source_outage.failed(error)
 
@@ -343,7 +343,7 @@ class AdapterConsumer(dramatiq.Consumer):
             if left:
                 self._adapter.give_back(left)
                 logger.info("adapter %s: gave back %d deliveries", self._adapter.name, len(left), extra=self._fields)
-        except BrokerUnavailable as error:
+        except (BrokerUnavailable, AckFailed) as error:
             logger.warning(
                 "adapter %s: %d deliveries stay un-acknowledged, to be delivered again: %s",
                 self._adapter.name,

@@ -56,6 +56,10 @@ class LedgerSide:
         self._record_gaps()
         if time.monotonic() >= self._look_at:
             self.enabled = self._is_enabled() and self._is_alone()
+            if not self.enabled and self._lock is not None:
+                # A subscription that nobody reads would fill the server's buffers, and keep the others out.
+                self._adapter.close()
+                self._lock.release()
             self._look_at = time.monotonic() + ENABLED_INTERVAL
         self._acknowledge_completed()
 
@@ -69,9 +73,9 @@ class LedgerSide:
         for gap in gaps:
             self._gaps.append(gap)
             self._logger.warning(
-                "adapter %s: nobody listened for %.1f s; what was sent then is lost",
+                "adapter %s: nobody listened %s; what was sent then is lost",
                 self._adapter.name,
-                gap.seconds,
+                "before now" if gap.seconds is None else f"for {gap.seconds:.1f} s",
                 extra=self._fields,
             )
 
@@ -90,10 +94,7 @@ class LedgerSide:
 
     def _is_alone(self) -> bool:
         """Whether this process is the one that may read an exclusive source; the others stand by."""
-        if self._lock is None or self._lock.held() or self._lock.take():
-            return True
-        self._adapter.close()
-        return False
+        return self._lock is None or self._lock.held() or self._lock.take()
 
     def _record_gaps(self) -> None:
         while self._gaps:
@@ -104,7 +105,7 @@ class LedgerSide:
                     event_type=GAP_EVENT,
                     verify_detail=self._adapter.identity(),
                     content_type="application/json",
-                    payload=json.dumps({"seconds": round(self._gaps[0].seconds, 3)}).encode(),
+                    payload=json.dumps({"seconds": self._gaps[0].seconds}).encode(),
                 )
             del self._gaps[0]
 

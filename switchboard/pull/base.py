@@ -99,9 +99,12 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A time in which a transport without redelivery was not listening: what was sent then is lost."""
+    """A time in which a transport without redelivery was not listening: what was sent then is lost.
 
-    seconds: float
+    ``seconds`` is None where this process has only begun, and cannot know since when nobody listened.
+    """
+
+    seconds: float | None
 
 
 class PullAdapter(ABC):
@@ -157,7 +160,10 @@ class PullAdapter(ABC):
 
     @abstractmethod
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        """Tells the source that these are stored; what is already acknowledged, or gone, is no error."""
+        """Tells the source that these are stored; what is already acknowledged, or gone, is no error.
+
+        Raises ``AckFailed`` where the source gives no answer: the same call may succeed later.
+        """
 
     @abstractmethod
     def keep(self, deliveries: Sequence[Delivery]) -> None:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from ..errors import BrokerUnavailable, PublishRejected, SwitchboardError
+from ..errors import AckFailed, BrokerUnavailable, PublishRejected, SwitchboardError
 from ..redact import safe_text
 
 #: How long a command that does not block may take.
@@ -112,6 +112,11 @@ def to_consume_error(error: Exception, doing: str) -> SwitchboardError:
     read-only replica after a failover, a server that loads or is out of memory, rights taken away.
     """
     return BrokerUnavailable(f"{doing}: {safe_text(error)}")
+
+
+def to_ack_error(error: Exception, doing: str) -> SwitchboardError:
+    """Ours for what the client raised while acknowledging what is stored: it is safe, and is acknowledged later."""
+    return AckFailed(f"{doing}: {safe_text(error)}")
 
 
 #: Refusals that pass, as the client has classes for them: it takes their code word off the message.

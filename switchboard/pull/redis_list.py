@@ -15,7 +15,7 @@ from ..model import Delivery
 from .base import Lag, Outgoing
 from .process_name import is_gone, process_name
 from .redis_adapter import SHORTEST_BLOCK, RedisAdapter, RedisOptions, refuse_all_but_bodies
-from .redis_client import as_text, execute, translated
+from .redis_client import as_text, execute, to_ack_error, translated
 
 #: Moves a message from a worker's processing list back to the source, where it still is.
 _GIVE_BACK = """
@@ -195,7 +195,7 @@ class RedisList(RedisAdapter):
     # Acknowledging
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        with translated(f"acknowledge on {self.broker} {self.place}"):
+        with translated(f"acknowledge on {self.broker} {self.place}", to_ack_error):
             pipeline = self.client().pipeline(transaction=False)
             for delivery in deliveries:
                 # One of them, and from the end where the oldest are: the list is short, and the scan shorter (rq#472).

@@ -40,7 +40,7 @@ class RedisPubSub(RedisAdapter):
 
     At most once: there is nothing to acknowledge, so a crash, a restart, a lost connection or an overflow of the
     server's output buffer loses messages. Use it only where that is acceptable. One process subscribes, the others
-    stand by; each time it subscribes anew, the gap is recorded as an event, ``switchboard.gap``.
+    stand by; each time one subscribes, the gap before is recorded as an event, ``switchboard.gap``.
     """
 
     transport = "redis-pubsub"
@@ -52,7 +52,8 @@ class RedisPubSub(RedisAdapter):
         super().__init__(name, self._options.url)
         self._subscription: PubSub | None = None
         self._gaps: list[Gap] = []
-        self._lost_at: float | None = None
+        #: When the server was last heard; None before it was subscribed to.
+        self._heard_at: float | None = None
 
     @property
     def options(self) -> RedisPubSubOptions:
@@ -82,6 +83,7 @@ class RedisPubSub(RedisAdapter):
                     size += len(message["data"])
                 elif bodies or time.monotonic() >= deadline:
                     break
+            self._heard_at = time.monotonic()
         return [Delivery(body, None, identity) for body in bodies]
 
     def _subscribed(self, timeout: timedelta) -> PubSub:
@@ -89,9 +91,8 @@ class RedisPubSub(RedisAdapter):
             self._reader = connect(self._url, timeout=timeout + BLOCK_GRACE)
             subscription: PubSub = self._reader.pubsub()  # type: ignore[no-untyped-call]
             subscription.subscribe(self._options.channel)
-            if self._lost_at is not None:
-                self._gaps.append(Gap(seconds=time.monotonic() - self._lost_at))
-                self._lost_at = None
+            since = None if self._heard_at is None else round(time.monotonic() - self._heard_at, 3)
+            self._gaps.append(Gap(seconds=since))
             self._subscription = subscription
         return self._subscription
 
@@ -102,7 +103,6 @@ class RedisPubSub(RedisAdapter):
     def close(self) -> None:
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
-            self._lost_at = time.monotonic()
             subscription.close()
         super().close()
 

@@ -15,7 +15,7 @@ from ..model import Delivery
 from .base import Lag, Outgoing
 from .process_name import is_gone, process_name
 from .redis_adapter import SHORTEST_BLOCK, RedisAdapter, RedisOptions
-from .redis_client import as_text, execute, translated
+from .redis_client import as_text, execute, to_ack_error, translated
 from .stream_fields import Fields, deliver, fields_of
 
 #: Milliseconds of idle time that a given-back entry shows: any consumer may claim it at once.
@@ -175,7 +175,7 @@ class RedisStream(RedisAdapter):
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         handles = _handles(deliveries)
-        with translated(f"acknowledge on {self.broker} {self.place}"):
+        with translated(f"acknowledge on {self.broker} {self.place}", to_ack_error):
             if self._options.delete:
                 self._acknowledge_and_delete(handles)
             else:

@@ -140,6 +140,7 @@ def test_brokers_know_adapters_by_their_interface_alone() -> None:
             if within(there, "pull"):
                 interface = (there, name) in {
                     ("switchboard.pull", "PullAdapter"),
+                    ("switchboard.pull", "Gap"),
                     ("switchboard.pull", "Lag"),
                     ("switchboard.pull", "AdapterOptions"),
                 } or there == "switchboard.pull.base"
