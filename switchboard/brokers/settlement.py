@@ -41,7 +41,7 @@ class Settlement:
     def settle(self) -> bool:
         """Tells the source all of it; False where there was nothing to tell.
 
-        Raises ``AckFailed`` or ``BrokerUnavailable`` where it does not answer: what it has not heard stays for the next time.
+        Raises ``AckFailed`` or ``BrokerUnavailable`` where it does not answer: what it has not heard stays here.
         """
         with self._lock:
             acknowledge, self._acknowledge = self._acknowledge, []

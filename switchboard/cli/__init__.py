@@ -49,6 +49,7 @@ def main() -> None:
 
 
 from .adapters import adapters  # noqa: E402 - the commands hang on the group above
+from .asyncapi import asyncapi  # noqa: E402
 from .dead_letters import dead_letters  # noqa: E402
 from .demo import demo  # noqa: E402
 from .migrate import migrate  # noqa: E402
@@ -56,5 +57,5 @@ from .prune import prune  # noqa: E402
 from .publish import publish  # noqa: E402
 from .todos import todos  # noqa: E402
 
-for _command in (adapters, dead_letters, demo, migrate, prune, publish, todos):
+for _command in (adapters, asyncapi, dead_letters, demo, migrate, prune, publish, todos):
     cli.add_command(_command)

@@ -9,7 +9,9 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,6 +23,7 @@ import pytest
 import redis
 from waiting import eventually
 
+from switchboard.embedded import ValkeyServer
 from switchboard.ledger import (
     Connection,
     Ledger,
@@ -31,6 +34,7 @@ from switchboard.ledger import (
     upsert_adapter,
 )
 from switchboard.model import DeadLetter, Delivery, Route
+from switchboard.pull.publisher import CHUNK
 
 COMMAND = [sys.executable, "-m", "switchboard.cli"]
 PASSWORD = "hunter2-never-shown"
@@ -624,11 +628,21 @@ def test_each_line_is_a_message_and_empty_ones_are_skipped(publisher: Cli, redis
     assert publisher.ok("publish", "deploys", "--lines", stdin=lines).text == "published 3 messages to deploys\n"
 
 
-def test_a_refused_line_is_numbered_and_those_before_it_are_told(publisher: Cli, redis_client: "redis.Redis") -> None:
+def test_a_refused_line_takes_its_step_with_it_and_those_before_are_told(
+    publisher: Cli, redis_client: "redis.Redis"
+) -> None:
     ran = publisher("publish", "repositories", "--lines", "--json", stdin=b'{"n": 1}\nnot an object\n{"n": 3}\n')
+    assert (ran.status, ran.json) == (1, [])
+    assert "(0 published, none of the lines after them)" in ran.err
+    assert redis_client.dbsize() == 0
+
+    # Given more lines than one step takes, and the refused one in the second
+    lines = b"".join(b'{"n": %d}\n' % number for number in range(CHUNK + 3))
+    ran = publisher("publish", "repositories", "--lines", "--json", stdin=lines + b"not an object\n")
     assert ran.status == 1
-    assert ran.err.startswith("switchboard: message 2: ")
-    assert "(1 published)" in ran.err
+    assert ran.err.startswith("switchboard: publish: ")
+    assert f"({CHUNK} published, none of the lines after them)" in ran.err
+    assert len(ran.json) == redis_client.xlen("repositories") == CHUNK
     assert [row["id"].encode() for row in ran.json] == [
         entry_id for entry_id, _ in entries(redis_client, "repositories")
     ]
@@ -642,6 +656,43 @@ def test_headers_that_would_be_lost_are_refused(publisher: Cli, redis_client: "r
     the_body_field = publisher("publish", "deploys", "--header", "body=b", stdin=b"{}")
     assert the_body_field.status == 2
     assert redis_client.dbsize() == 0
+
+
+def test_a_source_that_is_away_is_tried_again_for_as_long_as_the_timeout_says(
+    publisher: Cli, own_valkey: ValkeyServer
+) -> None:
+    def publish(timeout: str) -> int:
+        ran = publisher("publish", "deploys", "--timeout", timeout, stdin=b"{}", DEPLOYS_REDIS_URL=own_valkey.url)
+        return ran.status
+
+    own_valkey.kill()
+    began = time.monotonic()
+    assert publish("0") == 1
+    one_try = time.monotonic() - began
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(publish, "30")
+        time.sleep(one_try + 1)
+        assert not waiting.done(), "it is still trying"
+        own_valkey.start()
+        assert waiting.result(timeout=30) == 0
+
+
+def test_a_key_of_the_producers_own_is_published_where_the_adapter_has_one(
+    publisher: Cli, redis_client: "redis.Redis"
+) -> None:
+    refused = publisher("publish", "deploys", "--key", "k", stdin=b"{}")
+    assert refused.status == 1
+    assert 'set key = "' in refused.err
+    with_lines = publisher("publish", "deploys", "--key", "k", "--lines", stdin=b"{}")
+    assert with_lines.status == 2
+    assert redis_client.dbsize() == 0
+
+    (publisher.folder / "keyed.toml").write_text(
+        (publisher.folder / "switchboard.toml").read_text().replace('body = "body"', 'body = "body"\nkey = "id"')
+    )
+    publisher.ok("publish", "deploys", "--key", "k", stdin=b"{}", SWITCHBOARD_CONFIG="keyed.toml")
+    ((_, fields),) = entries(redis_client, "deploys")
+    assert fields == {b"body": b"{}", b"id": b"k"}
 
 
 def test_an_adapter_that_is_not_configured_is_named_with_the_nearest(publisher: Cli) -> None:
@@ -666,7 +717,7 @@ def test_a_source_that_refuses_is_one_line_without_the_password(
     publisher: Cli, redis_url: str, options: list[str]
 ) -> None:
     for url in (with_password(redis_url), f"redis://someone:{PASSWORD}@127.0.0.1:1/0"):
-        ran = publisher("publish", "deploys", *options, stdin=b"{}", DEPLOYS_REDIS_URL=url)
+        ran = publisher("publish", "deploys", "--timeout", "0", *options, stdin=b"{}", DEPLOYS_REDIS_URL=url)
         assert ran.status == 1
         assert ran.err.count("\n") == 1
         assert "publish to redis://127.0.0.1" in ran.err

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from hashlib import sha256
 
 import psycopg
@@ -22,7 +23,7 @@ from psycopg.rows import dict_row
 from switchboard import ingest
 from switchboard.errors import LedgerUnavailable, MessageInvalid
 from switchboard.ledger import Ledger, create_todo, migrate
-from switchboard.model import DeadLetter, Delivery, JsonText, Route, Shape, Stored
+from switchboard.model import Delivery, JsonText, Route, Shape, Stored
 from switchboard.normalize import Normalizer, resolve_provider
 
 GENERIC = resolve_provider("generic")
@@ -47,11 +48,24 @@ def database(ledger: Ledger, database_url: str) -> Iterator["psycopg.Connection[
         yield connection
 
 
-def store(
-    ledger: Ledger, *deliveries: Delivery, normalizer: Normalizer = GENERIC, route: Route = ROUTE
-) -> tuple[Stored, list[DeadLetter]]:
+def store(ledger: Ledger, *deliveries: Delivery, normalizer: Normalizer = GENERIC, route: Route = ROUTE) -> Stored:
     with ledger.transaction() as tx:
         return ingest.store(tx.connection, route, normalizer, deliveries)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a batch's outcome says became of its deliveries, in numbers."""
+
+    new: int = 0
+    duplicates: int = 0
+    dead_letters: int = 0
+    dead: int = 0
+    refused: int = 0
+
+
+def told(stored: Stored) -> Told:
+    return Told(stored.new, stored.duplicates, len(stored.dead_letters), stored.dead, len(stored.refused))
 
 
 def delivery(body: bytes, native_id: str | None = "1-0", **more: str) -> Delivery:
@@ -85,7 +99,7 @@ def test_a_delivery_becomes_one_pending_todo_and_one_event_with_its_exact_bytes(
     ledger: Ledger, database: "psycopg.Connection[dict[str, object]]"
 ) -> None:
     body = b'{ "title":"Deploy api" , "type":"deploy", "n": 1.50 }\n'
-    stored, letters = store(ledger, delivery(body, "1700000000000-7", content_type="application/json"))
+    stored = store(ledger, delivery(body, "1700000000000-7", content_type="application/json"))
 
     todo = one(database, "SELECT *, payload::text AS said FROM todos")
     assert (todo["queue"], todo["source"], todo["state"], todo["attempt"]) == ("work", "deploys", "pending", 0)
@@ -100,7 +114,7 @@ def test_a_delivery_becomes_one_pending_todo_and_one_event_with_its_exact_bytes(
     assert (event["source"], event["family"], event["trust_mode"]) == ("deploys", "queue", "queue")
     assert (event["verified"], event["verify_detail"]) == (False, IDENTITY)
     assert (event["event_type"], event["content_type"]) == ("deploy", "application/json")
-    assert (stored, letters) == (Stored(new=1), [])
+    assert told(stored) == Told(new=1)
 
 
 @pytest.mark.parametrize(
@@ -151,10 +165,10 @@ def test_a_batch_of_all_kinds_is_stored_whole(
     bodies = [b'{"n": 1}', b"text", b"\xff\xfe", b""]
     batch = [delivery(body, f"1-{n}") for n, body in enumerate(bodies)]
     random.shuffle(batch)
-    stored, _ = store(ledger, *batch)
+    stored = store(ledger, *batch)
     found = rows(database, "SELECT e.payload FROM todos t JOIN events e ON e.id = t.event_id ORDER BY idempotency_key")
     assert [row["payload"] for row in found] == bodies
-    assert stored == Stored(new=4)
+    assert told(stored) == Told(new=4)
 
 
 def test_nothing_of_a_batch_is_there_before_its_transaction_commits(
@@ -177,42 +191,42 @@ def test_a_redelivery_makes_nothing_new_whatever_became_of_its_todo(
     database.execute("UPDATE todos SET state = %s", (state,))
     before = rows(database, "SELECT * FROM todos"), rows(database, "SELECT * FROM events")
 
-    stored, letters = store(ledger, delivery(b"{}"))
+    stored = store(ledger, delivery(b"{}"))
     assert (rows(database, "SELECT * FROM todos"), rows(database, "SELECT * FROM events")) == before
     assert counts(database) == (1, 1, 0)
-    assert (stored, letters) == (Stored(duplicates=1), [])
+    assert told(stored) == Told(duplicates=1)
 
 
 def test_a_redelivery_among_new_ones_holds_none_of_them_up(
     ledger: Ledger, database: "psycopg.Connection[dict[str, object]]"
 ) -> None:
     store(ledger, delivery(b"1", "1-1"), delivery(b"3", "1-3"))
-    stored, _ = store(ledger, *(delivery(str(n).encode(), f"1-{n}") for n in range(5)))
+    stored = store(ledger, *(delivery(str(n).encode(), f"1-{n}") for n in range(5)))
     assert counts(database) == (5, 5, 0)
-    assert stored == Stored(new=3, duplicates=2)
+    assert told(stored) == Told(new=3, duplicates=2)
 
 
 def test_equal_keys_within_a_batch_make_one_todo(
     ledger: Ledger, database: "psycopg.Connection[dict[str, object]]"
 ) -> None:
-    stored, _ = store(ledger, delivery(b"{}"), delivery(b"{}"), delivery(b"{}"))
+    stored = store(ledger, delivery(b"{}"), delivery(b"{}"), delivery(b"{}"))
     assert counts(database) == (1, 1, 0)
-    assert stored == Stored(new=1, duplicates=2)
+    assert told(stored) == Told(new=1, duplicates=2)
 
 
 def test_a_dead_letter_that_comes_again_makes_no_second_row(
     ledger: Ledger, database: "psycopg.Connection[dict[str, object]]"
 ) -> None:
     store(ledger, delivery(DEEP))
-    stored, letters = store(ledger, delivery(DEEP))
+    stored = store(ledger, delivery(DEEP))
     assert counts(database) == (0, 0, 1)
-    assert (stored, letters) == (Stored(duplicates=1), [])
+    assert told(stored) == Told(dead=1)
 
     # Once somebody has resolved it, the same bytes may come again.
     database.execute("UPDATE dead_letters SET resolved_at = now()")
-    stored, _ = store(ledger, delivery(DEEP))
+    stored = store(ledger, delivery(DEEP))
     assert counts(database) == (0, 0, 2)
-    assert stored == Stored(dead_letters=1)
+    assert told(stored) == Told(dead_letters=1, dead=1)
 
 
 @pytest.mark.parametrize("state", ["pending", "done"])
@@ -223,37 +237,37 @@ def test_the_same_id_with_another_body_is_kept_as_a_dead_letter_and_leaves_the_f
     database.execute("UPDATE todos SET state = %s", (state,))
     before = rows(database, "SELECT * FROM todos"), rows(database, "SELECT * FROM events")
 
-    stored, letters = store(ledger, delivery(b'{"first": false}'))
+    stored = store(ledger, delivery(b'{"first": false}'))
     letter = one(database, "SELECT * FROM dead_letters")
     assert (letter["reason"], letter["payload"]) == ("id_conflict", b'{"first": false}')
     assert (letter["adapter"], letter["external_id"]) == ("deploys", "redis:deploys:1-0")
     assert (rows(database, "SELECT * FROM todos"), rows(database, "SELECT * FROM events")) == before
-    assert stored == Stored(dead_letters=1)
-    assert [each.reason for each in letters] == ["id_conflict"]
+    assert told(stored) == Told(dead_letters=1, dead=1)
+    assert [each.reason for each in stored.dead_letters] == ["id_conflict"]
 
     # It comes again.
-    stored, letters = store(ledger, delivery(b'{"first": false}'))
+    stored = store(ledger, delivery(b'{"first": false}'))
     assert counts(database) == (1, 1, 1)
-    assert (stored, letters) == (Stored(duplicates=1), [])
+    assert told(stored) == Told(dead=1)
 
 
 def test_the_stored_body_that_comes_again_beside_another_under_its_id_is_still_a_redelivery(
     ledger: Ledger, database: "psycopg.Connection[dict[str, object]]"
 ) -> None:
     store(ledger, delivery(b"first"))
-    stored, _ = store(ledger, delivery(b"second"), delivery(b"first"))
+    stored = store(ledger, delivery(b"second"), delivery(b"first"))
     assert rows(database, "SELECT payload FROM dead_letters") == [{"payload": b"second"}]
-    assert stored == Stored(duplicates=1, dead_letters=1)
+    assert told(stored) == Told(duplicates=1, dead_letters=1, dead=1)
 
 
 def test_the_same_id_with_another_body_within_a_batch_is_a_conflict_too(
     ledger: Ledger, database: "psycopg.Connection[dict[str, object]]"
 ) -> None:
-    stored, _ = store(ledger, delivery(b"1"), delivery(b"2"), delivery(b"3"), delivery(b"1"))
+    stored = store(ledger, delivery(b"1"), delivery(b"2"), delivery(b"3"), delivery(b"1"))
     assert one(database, "SELECT payload FROM events") == {"payload": b"1"}
     found = rows(database, "SELECT payload, reason FROM dead_letters ORDER BY payload")
     assert found == [{"payload": body, "reason": "id_conflict"} for body in (b"2", b"3")]
-    assert stored == Stored(new=1, duplicates=1, dead_letters=2)
+    assert told(stored) == Told(new=1, duplicates=1, dead_letters=2, dead=2)
 
 
 def test_one_id_from_two_adapters_is_two_deliveries(
@@ -316,6 +330,25 @@ OWN_FUNCTIONS: dict[str, Normalizer] = {
     "its title is bytes": returning(shape(b"title", JsonText("{}"))),
     "its kind is a number": returning(shape("t", JsonText("{}"), kind=7)),
     "its payload is a dict": returning(shape("t", {"a": 1})),
+}
+
+
+@pytest.mark.parametrize("normalizer", OWN_FUNCTIONS.values(), ids=OWN_FUNCTIONS.keys())
+def test_a_teams_own_function_that_fails_costs_one_dead_letter_and_no_neighbour(
+    ledger: Ledger, database: "psycopg.Connection[dict[str, object]]", normalizer: Normalizer
+) -> None:
+    stored = store(ledger, delivery(b"a", "1-1"), delivery(b"bad", "1-2"), delivery(b"c", "1-3"), normalizer=normalizer)
+    letter = one(database, "SELECT * FROM dead_letters")
+    assert (letter["reason"], letter["payload"], letter["external_id"]) == ("invalid", b"bad", "redis:deploys:1-2")
+    assert letter["detail"]
+    assert "hunter2" not in str(letter)
+    assert [row["payload"] for row in rows(database, "SELECT payload FROM events ORDER BY external_id")] == [b"a", b"c"]
+    assert told(stored) == Told(new=2, dead_letters=1, dead=1)
+    assert [each.delivery.body for each in stored.dead_letters] == [b"bad"]
+
+
+#: What looks like a shape, and PostgreSQL does not take.
+REFUSED_SHAPES: dict[str, Normalizer] = {
     "its payload is no JSON": returning(shape("t", JsonText("{'a': 1}"))),
     "its payload is empty": returning(shape("t", JsonText(""))),
     "its payload has a number out of range": returning(shape("t", JsonText("1e999999"))),
@@ -324,20 +357,41 @@ OWN_FUNCTIONS: dict[str, Normalizer] = {
 }
 
 
-@pytest.mark.parametrize("normalizer", OWN_FUNCTIONS.values(), ids=OWN_FUNCTIONS.keys())
-def test_a_teams_own_function_that_fails_costs_one_dead_letter_and_no_neighbour(
-    ledger: Ledger, database: "psycopg.Connection[dict[str, object]]", normalizer: Normalizer
+@pytest.mark.parametrize("native_id", ["1-2", None], ids=["with ids", "without"])
+@pytest.mark.parametrize("normalizer", REFUSED_SHAPES.values(), ids=REFUSED_SHAPES.keys())
+def test_what_postgresql_refuses_is_handed_back_with_why_and_costs_no_neighbour(
+    ledger: Ledger, database: "psycopg.Connection[dict[str, object]]", normalizer: Normalizer, native_id: str | None
 ) -> None:
-    stored, letters = store(
-        ledger, delivery(b"a", "1-1"), delivery(b"bad", "1-2"), delivery(b"c", "1-3"), normalizer=normalizer
-    )
-    letter = one(database, "SELECT * FROM dead_letters")
-    assert (letter["reason"], letter["payload"], letter["external_id"]) == ("invalid", b"bad", "redis:deploys:1-2")
-    assert letter["detail"]
-    assert "hunter2" not in str(letter)
-    assert [row["payload"] for row in rows(database, "SELECT payload FROM events ORDER BY external_id")] == [b"a", b"c"]
-    assert stored == Stored(new=2, dead_letters=1)
-    assert [each.delivery.body for each in letters] == [b"bad"]
+    bad = delivery(b"bad", native_id)
+    batch = [delivery(b"a", native_id and "1-1"), bad, delivery(b"c", native_id and "1-3")]
+    stored = store(ledger, *batch, normalizer=normalizer)
+    assert counts(database) == (2, 2, 0)
+    assert {bytes(row["payload"]) for row in rows(database, "SELECT payload FROM events")} == {b"a", b"c"}  # type: ignore[call-overload]
+    assert told(stored) == Told(new=2, refused=1)
+    ((refused, why),) = stored.refused
+    assert refused is bad
+    assert why.startswith("insert events and todos: ")
+
+    # Tried alone it is refused again, the others are redeliveries; in the end it is kept with its bytes.
+    assert told(store(ledger, bad, normalizer=normalizer)) == Told(refused=1)
+    assert told(store(ledger, *batch, normalizer=normalizer)) == Told(duplicates=2, refused=1)
+    with ledger.transaction() as tx:
+        assert told(ingest.bury(tx.connection, ROUTE, normalizer, [bad])) == Told(dead_letters=1, dead=1)
+    letter = one(database, "SELECT reason, payload FROM dead_letters")
+    assert letter == {"reason": "poison", "payload": b"bad"}
+
+
+def test_several_that_postgresql_refuses_are_found_out_among_many(
+    ledger: Ledger, database: "psycopg.Connection[dict[str, object]]"
+) -> None:
+    database.execute("ALTER TABLE todos ADD CHECK (title <> 'bad')")
+    bad = (0, 7, 8, 40, 99)
+    batch = [delivery(b"bad" if number in bad else b"fine", f"1-{number}") for number in range(100)]
+    stored = store(ledger, *batch)
+    assert counts(database) == (95, 95, 0)
+    assert told(stored) == Told(new=95, refused=5)
+    assert {refused.native_id for refused, _ in stored.refused} == {f"1-{number}" for number in bad}
+    assert one(database, "SELECT count(*) FROM events WHERE payload = 'bad'") == {"count": 0}
 
 
 @pytest.mark.timeout(30)
@@ -375,24 +429,24 @@ def test_a_body_that_postgresql_cannot_hold_is_a_dead_letter_beside_its_stored_n
     ledger: Ledger, database: "psycopg.Connection[dict[str, object]]", name: str
 ) -> None:
     neighbours = [delivery(b"{}", f"1-{n}") for n in range(5)]
-    stored, _ = store(ledger, *neighbours[:2], delivery(BODIES[name], "9-9"), *neighbours[2:])
+    stored = store(ledger, *neighbours[:2], delivery(BODIES[name], "9-9"), *neighbours[2:])
     letter = one(database, "SELECT * FROM dead_letters")
     assert (letter["payload"], letter["reason"]) == (BODIES[name], "invalid")
     assert (letter["verify_detail"], letter["deliveries"], letter["resolved_at"]) == (IDENTITY, 1, None)
     assert counts(database) == (5, 5, 1)
-    assert stored == Stored(new=5, dead_letters=1)
+    assert told(stored) == Told(new=5, dead_letters=1, dead=1)
 
 
 def test_a_body_over_the_limit_is_kept_as_too_large(
     ledger: Ledger, database: "psycopg.Connection[dict[str, object]]"
 ) -> None:
     small = Route("deploys", "work", "redis:deploys", max_body=10)
-    stored, _ = store(ledger, delivery(b"x" * 10, "1-1"), delivery(b"y" * 11, "1-2"), route=small)
+    stored = store(ledger, delivery(b"x" * 10, "1-1"), delivery(b"y" * 11, "1-2"), route=small)
     letter = one(database, "SELECT reason, payload, detail FROM dead_letters")
     assert (letter["reason"], letter["payload"]) == ("too_large", b"y" * 11)
     assert "11" in str(letter["detail"])
     assert one(database, "SELECT payload FROM events") == {"payload": b"x" * 10}
-    assert stored == Stored(new=1, dead_letters=1)
+    assert told(stored) == Told(new=1, dead_letters=1, dead=1)
 
 
 def test_what_its_transport_found_invalid_is_a_dead_letter_with_that_reason(
@@ -457,8 +511,8 @@ def check_one(ledger: Ledger, database: "psycopg.Connection[dict[str, object]]",
     """Each of these, in one batch and then again: one todo whose event has the bytes, or one dead letter with them."""
     database.execute("TRUNCATE events, todos, dead_letters")
     batch = [delivery(body, f"1-{n}") for n, body in enumerate(bodies)]
-    first, _ = store(ledger, *batch)
-    again, _ = store(ledger, *batch)
+    first = store(ledger, *batch)
+    again = store(ledger, *batch)
 
     kept = rows(
         database,
@@ -476,8 +530,9 @@ def check_one(ledger: Ledger, database: "psycopg.Connection[dict[str, object]]",
         assert isinstance(title, str)
         assert title.strip()
         assert row["state"] == "dead" or (len(title) <= 200 and "\n" not in title)
-    assert first.new + first.dead_letters == len(bodies)
-    assert again == Stored(duplicates=len(bodies))
+    assert told(first) == Told(first.new, 0, first.dead, first.dead, 0)
+    assert first.new + first.dead == len(bodies)
+    assert told(again) == Told(duplicates=first.new, dead=first.dead)
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
@@ -607,7 +662,7 @@ def at_once(
             deliveries = batch(chance)
             for _ in range(tries):
                 try:
-                    results.append(store(ledger, *deliveries)[0])
+                    results.append(store(ledger, *deliveries))
                     break
                 except Exception as error:
                     results.append(error)

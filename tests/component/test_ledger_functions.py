@@ -128,12 +128,22 @@ def test_a_key_belongs_to_its_queue(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("text", ["a\x00b", "a\ud800b"], ids=["NUL", "surrogate"])
-def test_a_todo_of_text_that_postgresql_refuses_is_a_ledger_error_and_no_outage(ledger: Ledger, text: str) -> None:
+def test_text_of_a_todo_that_postgresql_refuses_is_replaced(connection: Connection, text: str) -> None:
+    made, _ = create_todo(connection, queue="work", title=text, kind=text, payload={"a": text, text: [text]})
+    clean = "a\ufffdb"
+    assert (made.title, made.kind, made.payload) == (clean, clean, {"a": clean, clean: [clean]})
+    assert get_todo(connection, made.id) == made
+
+
+@pytest.mark.parametrize("text", ["a\x00b", "a\ud800b"], ids=["NUL", "surrogate"])
+@pytest.mark.parametrize("place", ["queue", "idempotency_key"])
+def test_a_name_that_postgresql_refuses_is_a_ledger_error_and_no_outage(ledger: Ledger, place: str, text: str) -> None:
+    names = {"queue": "work", "idempotency_key": "k"} | {place: text}
     with pytest.raises(LedgerError) as failure, ledger.transaction() as tx:
-        create_todo(tx.connection, queue="work", title="t", payload={"a": text})
+        create_todo(tx.connection, title="t", queue=names["queue"], idempotency_key=names["idempotency_key"])
     assert not isinstance(failure.value, LedgerUnavailable)
-    with pytest.raises(LedgerError), ledger.transaction() as tx:
-        create_todo(tx.connection, queue="work", title=text)
+    with ledger.transaction() as tx:
+        assert list_todos(tx.connection) == []
 
 
 def test_todos_are_listed_newest_first_by_queue_and_state_and_page(connection: Connection) -> None:

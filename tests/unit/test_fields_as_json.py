@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from switchboard.normalize.storable import read_json
-from switchboard.pull.redis_stream import fields_as_json
+from switchboard.pull.stream_fields import fields_as_json
 
 
 def recovered(body: bytes) -> list[bytes]:
