@@ -37,7 +37,7 @@ def store(connection: Connection, route: Route, normalizer: Normalizer, deliveri
     What the ledger refuses for what it is comes back as ``refused``, its neighbours stored. Raises
     ``LedgerUnavailable`` where the ledger does not answer: nothing of the batch is stored then.
     """
-    rounds, letters = _shape_all(route, normalizer, deliveries)
+    rounds, letters, twins = _shape_all(route, normalizer, deliveries)
     new = 0
     refused: list[tuple[Delivery, str]] = []
     for rows in rounds:
@@ -48,9 +48,11 @@ def store(connection: Connection, route: Route, normalizer: Normalizer, deliveri
             if same_kind:
                 new += _insert(connection, route, same_kind, conflicts, refused)
         letters += [_conflict(rows[key].delivery, key) for key in sorted(conflicts)]
+    # The twin of a refused delivery is stored no more than that one is.
+    refused += [(twin, why) for delivery, why in refused for twin in twins.get(id(delivery), ())]
     written = insert_dead_letters(connection, route, letters) if letters else []
     duplicates = len(deliveries) - new - len(letters) - len(refused)
-    return Stored(new, duplicates, dead_letters=written, dead=len(letters), refused=refused)
+    return Stored(new, duplicates, dead_letters=written, letters=letters, refused=refused)
 
 
 def bury(connection: Connection, route: Route, _normalizer: Normalizer, deliveries: Sequence[Delivery]) -> Stored:
@@ -66,14 +68,14 @@ def bury(connection: Connection, route: Route, _normalizer: Normalizer, deliveri
         for delivery in deliveries
     ]
     written = insert_dead_letters(connection, route, letters)
-    return Stored(dead_letters=written, dead=len(letters))
+    return Stored(dead_letters=written, letters=letters)
 
 
-def park(connection: Connection, route: Route, deliveries: Sequence[Delivery]) -> list[Delivery]:
-    """Notes those whose todo has not ended, to be acknowledged when it has; returns them."""
-    return note_pending_acks(
-        connection, route, [(idempotency_key(route, delivery), delivery) for delivery in deliveries]
-    )
+def park(connection: Connection, route: Route, deliveries: Sequence[Delivery], outcome: Stored) -> list[Delivery]:
+    """Notes those that are stored and whose todo has not ended, to be acknowledged when it has; returns them."""
+    apart = {id(letter.delivery) for letter in outcome.letters} | {id(delivery) for delivery, _ in outcome.refused}
+    stored = [delivery for delivery in deliveries if id(delivery) not in apart]
+    return note_pending_acks(connection, route, [(idempotency_key(route, delivery), delivery) for delivery in stored])
 
 
 def report(route: Route, outcome: Stored) -> None:
@@ -83,7 +85,8 @@ def report(route: Route, outcome: Stored) -> None:
     """
     adapter = route.adapter
     count("switchboard_deliveries", outcome.new, adapter=adapter, outcome="new")
-    count("switchboard_deliveries", outcome.duplicates, adapter=adapter, outcome="duplicate")
+    known = outcome.duplicates + outcome.dead - len(outcome.dead_letters)
+    count("switchboard_deliveries", known, adapter=adapter, outcome="duplicate")
     for letter in outcome.dead_letters:
         count("switchboard_deliveries", adapter=adapter, outcome="dead_letter")
         count("switchboard_dead_letters", adapter=adapter, reason=letter.reason)
@@ -141,14 +144,20 @@ def _insert(
 
 def _shape_all(
     route: Route, normalizer: Normalizer, deliveries: Sequence[Delivery]
-) -> tuple[list[dict[str, Keyed]], list[DeadLetter]]:
-    """Rounds of rows, no key twice in one: other bodies under a key follow in the next round, and meet the first."""
+) -> tuple[list[dict[str, Keyed]], list[DeadLetter], dict[int, list[Delivery]]]:
+    """Rounds of rows, no key twice in one: other bodies under a key follow in the next round, and meet the first.
+
+    With the dead letters, and with the twins (same key, same body) of a delivery by its ``id()``.
+    """
     rounds: list[dict[str, Keyed]] = [{}]
     letters: list[DeadLetter] = []
+    twins: dict[int, list[Delivery]] = {}
     for delivery in deliveries:
         key = idempotency_key(route, delivery)
         known = [rows[key] for rows in rounds if key in rows]
-        if any(row.delivery.body == delivery.body for row in known):
+        twin = next((row.delivery for row in known if row.delivery.body == delivery.body), None)
+        if twin is not None:
+            twins.setdefault(id(twin), []).append(delivery)
             continue
         shape = _shape(route, normalizer, delivery)
         if isinstance(shape, Shape):
@@ -158,7 +167,7 @@ def _shape_all(
         else:
             reason, detail = shape
             letters.append(DeadLetter(delivery, key, reason, detail, delivery.tries))
-    return rounds, letters
+    return rounds, letters, twins
 
 
 def _shape(route: Route, normalizer: Normalizer, delivery: Delivery) -> Shape | tuple[DeadLetterReason, str]:

@@ -146,9 +146,14 @@ class Stored:
     #: Dead letters written, without those that were there already.
     dead_letters: Sequence[DeadLetter] = ()
     #: Dead letters of it, with those that were there already.
-    dead: int = 0
+    letters: Sequence[DeadLetter] = ()
     #: Not stored: the ledger refuses each for what it is, with why.
     refused: Sequence[tuple[Delivery, str]] = ()
+
+    @property
+    def dead(self) -> int:
+        """How many of it are dead letters."""
+        return len(self.letters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def declare_ingest(broker: AdapterQueues, adapter: PullAdapter) -> None:
         outcome = put(transaction.connection, batch.route, normalizer, batch.deliveries)
         parked: list[Delivery] = []
         if adapter.options.ack == "complete":
-            parked = park(transaction.connection, batch.route, batch.deliveries)
+            parked = park(transaction.connection, batch.route, batch.deliveries, outcome)
 
         def committed() -> None:
             batch.parked = parked

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import redis
 from pydantic import Field
 
-from ..errors import BrokerUnavailable
+from ..errors import BrokerUnavailable, PublishRejected
 from ..model import Delivery
 from .base import Lag, Outgoing
 from .process_name import is_gone, process_name
@@ -115,7 +115,7 @@ class RedisStream(RedisAdapter):
         with self._lock:
             held = set(self._held)
         own = self._pending(process_name(), limit + len(held))
-        return self._bodies([(entry_id, tries) for entry_id, tries in own if as_text(entry_id) not in held][:limit])
+        return self._bodies([entry for entry in own if as_text(entry[0]) not in held][:limit])
 
     def _claim(self, consumer: dict[str, Any], limit: int) -> list[tuple[bytes, Fields, int]]:
         name = as_text(consumer["name"])
@@ -127,29 +127,32 @@ class RedisStream(RedisAdapter):
             if gone or consumer["idle"] > idle:
                 self._remove_empty(name)
             return []
-        entries = self._bodies(self._pending(name, limit, idle))
+        pending = self._pending(name, limit, idle)
+        entries = self._bodies(pending)
         if not entries:
             return []
-        # JUSTID: taking over is no delivery, and must not be counted as one.
-        claimed = set(self._xclaim([entry_id for entry_id, _, _ in entries], "JUSTID", min_idle=idle))
+        # As idle as they were seen, at least: of two who look at the same time, the second must not take them from the
+        # first. JUSTID: taking over is no delivery, and must not be counted as one.
+        seen = max(1, idle, min(entry_idle for _, _, entry_idle in pending))
+        claimed = set(self._xclaim([entry_id for entry_id, _, _ in entries], "JUSTID", min_idle=seen))
         return [entry for entry in entries if entry[0] in claimed]
 
-    def _pending(self, consumer: str, limit: int, idle: int = 0) -> list[tuple[bytes, int]]:
-        """Ids and delivery counts of what is pending with that consumer."""
+    def _pending(self, consumer: str, limit: int, idle: int = 0) -> list[tuple[bytes, int, int]]:
+        """Ids, delivery counts and idle milliseconds of what is pending with that consumer."""
         options = self._options
         condition = ("IDLE", idle) if idle else ()
         rows = self._execute("XPENDING", options.stream, options.group, *condition, "-", "+", limit, consumer)
-        return [(row[0], row[3]) for row in rows]
+        return [(row[0], row[3], row[2]) for row in rows]
 
-    def _bodies(self, pending: Sequence[tuple[bytes, int]]) -> list[tuple[bytes, Fields, int]]:
+    def _bodies(self, pending: Sequence[tuple[bytes, int, int]]) -> list[tuple[bytes, Fields, int]]:
         """These entries with their fields; those that are no longer in the stream are acknowledged and reported."""
         if not pending:
             return []
         pipeline = self.client().pipeline(transaction=False)
-        for entry_id, _ in pending:
+        for entry_id, _, _ in pending:
             execute(pipeline, "XRANGE", self._options.stream, entry_id, entry_id)
         found, lost = [], []
-        for (entry_id, tries), entries in zip(pending, pipeline.execute(), strict=True):
+        for (entry_id, tries, _), entries in zip(pending, pipeline.execute(), strict=True):
             if entries:
                 found.append((entry_id, entries[0][1], max(1, tries)))
             else:
@@ -188,6 +191,8 @@ class RedisStream(RedisAdapter):
             try:
                 self._execute("XACKDEL", options.stream, options.group, "IDS", len(handles), *handles)
                 return
+            except redis.exceptions.NoPermissionError:
+                self._acks_and_deletes_in_one = False
             except redis.ResponseError as error:
                 if "unknown command" not in str(error).lower():
                     raise
@@ -255,7 +260,12 @@ class RedisStream(RedisAdapter):
 
     def send(self, messages: Sequence[Outgoing]) -> list[str]:
         options = self._options
-        entries = [fields_of(message, body=options.body, key=options.key) for message in messages]
+        entries = []
+        for number, message in enumerate(messages, 1):
+            try:
+                entries.append(fields_of(message, body=options.body, key=options.key))
+            except PublishRejected as error:
+                raise PublishRejected(f"message {number} of {len(messages)}: {error}") from error
         ids = self.in_one_step([("XADD", options.stream, "*", *entry) for entry in entries])
         return [as_text(entry_id) for entry_id in ids]
 
