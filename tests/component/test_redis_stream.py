@@ -25,7 +25,7 @@ from proxy import Proxy
 from waiting import eventually
 
 from switchboard.embedded import ValkeyServer
-from switchboard.errors import BrokerUnavailable, PublishRejected
+from switchboard.errors import AckFailed, BrokerUnavailable, PublishRejected
 from switchboard.model import Delivery
 from switchboard.pull import Outgoing, RedisStream
 
@@ -737,7 +737,6 @@ def test_a_server_that_is_away_is_broker_unavailable_and_after_its_return_all_go
         own_valkey.kill()
         for attempt in (
             lambda: receive(adapter),
-            lambda: adapter.acknowledge(held),
             lambda: adapter.keep(held),
             lambda: adapter.give_back(held),
             lambda: adapter.lag(),
@@ -746,6 +745,8 @@ def test_a_server_that_is_away_is_broker_unavailable_and_after_its_return_all_go
         ):
             with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1"):
                 attempt()
+        with pytest.raises(AckFailed, match=r"127\.0\.0\.1"):
+            adapter.acknowledge(held)
         own_valkey.start()
 
         assert len(receive(adapter)) == 1
