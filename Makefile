@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test concurrency lint wheel bench clean help
+.PHONY: demo test lint wheel bench soak clean help
 
 help:
 	@echo "make demo         20,000 messages through a real worker that is killed midway"
@@ -12,6 +12,7 @@ help:
 	@echo "make lint         ruff and strict mypy"
 	@echo "make wheel        build the wheel, install it into a clean environment, run it once"
 	@echo "make bench        what batching is worth, in one run"
+	@echo "make soak         five minutes of kills, stops and cut connections, then a count from outside"
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Switchboard needs Python 3.11 or newer: make PYTHON=python3.12 …")'
@@ -38,6 +39,9 @@ wheel: $(VENV)/.installed
 	build/wheel-check/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
 	build/wheel-check/bin/switchboard --help > /dev/null
 	cd build && wheel-check/bin/python -c 'import switchboard.ledger.migrator as m; assert list(m.shipped_migrations()), "the wheel has no migrations"'
+
+soak: $(VENV)/.installed
+	$(BIN)/python soak/run.py
 
 bench: $(VENV)/.installed
 	$(BIN)/python bench/ingest.py
