@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint wheel bench soak clean help
+.PHONY: demo test lint wheel bench soak forty-kills clean help
 
 help:
 	@echo "make demo         20,000 messages through a real worker that is killed midway"
@@ -41,7 +41,10 @@ wheel: $(VENV)/.installed
 	cd build && wheel-check/bin/python -c 'import switchboard.ledger.migrator as m; assert list(m.shipped_migrations()), "the wheel has no migrations"'
 
 soak: $(VENV)/.installed
-	$(BIN)/python soak/run.py
+	$(BIN)/python -m soak.run
+
+forty-kills: $(VENV)/.installed
+	$(BIN)/python -m soak.forty_kills
 
 bench: $(VENV)/.installed
 	$(BIN)/python bench/ingest.py

@@ -36,7 +36,10 @@ class Conflict(LedgerError):
 
 
 class LedgerUnavailable(LedgerError):
-    """PostgreSQL could not be reached, or gave no answer in time."""
+    """PostgreSQL could not be reached, gave no answer in time, or answered that it cannot serve now."""
+
+    #: Whether the connection was lost, which what was asked may have done; else PostgreSQL said why it cannot serve.
+    connection_lost = False
 
 
 class BrokerUnavailable(SwitchboardError):

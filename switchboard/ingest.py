@@ -13,7 +13,7 @@ from hashlib import sha256
 import sentry_sdk
 
 from .errors import LedgerError, LedgerUnavailable, MessageInvalid, PoisonMessage
-from .ledger import Connection, Keyed, insert_batch, insert_dead_letters, note_pending_acks
+from .ledger import Connection, Keyed, insert_batch, insert_dead_letters, note_pending_acks, savepoint
 from .metrics import count
 from .model import DeadLetter, DeadLetterReason, Delivery, JsonText, Route, Shape, Stored
 from .normalize import Normalizer, storable_json, storable_text
@@ -62,13 +62,18 @@ def bury(connection: Connection, route: Route, _normalizer: Normalizer, deliveri
             delivery,
             idempotency_key(route, delivery),
             "poison",
-            str(PoisonMessage(f"failed or killed its worker in each of {delivery.tries} tries")),
+            _why_poison(delivery),
             delivery.tries,
         )
         for delivery in deliveries
     ]
     written = insert_dead_letters(connection, route, letters)
     return Stored(dead_letters=written, letters=letters)
+
+
+def _why_poison(delivery: Delivery) -> str:
+    poison = PoisonMessage(f"failed or killed its worker in each of {delivery.tries} tries")
+    return f"{poison}; the last: {delivery.last_error}" if delivery.last_error else str(poison)
 
 
 def park(connection: Connection, route: Route, deliveries: Sequence[Delivery], outcome: Stored) -> list[Delivery]:
@@ -127,7 +132,7 @@ def _insert(
 ) -> int:
     """Inserts what can be inserted, and halves what is refused until it is found out which rows are to blame."""
     try:
-        with connection.transaction():
+        with savepoint(connection, "insert events and todos"):
             new, found = insert_batch(connection, route, rows, [_headers(row.delivery) for row in rows])
     except LedgerUnavailable:
         raise

@@ -38,6 +38,8 @@ class Delivery:
     tries: int = 1
     #: What its transport acknowledges it by.
     handle: str = ""
+    #: Why its last try in this process failed, as far as that is known.
+    last_error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,8 @@ class Batch:
     stored: bool = False
     #: Set after the commit: those of it that are acknowledged only when their todo has ended.
     parked: Sequence[Delivery] = ()
-    #: Set after the commit: those of it that the ledger refused for what they are, and that are not stored.
-    refused: Sequence[Delivery] = ()
+    #: Set after the commit: those of it that the ledger refused for what they are, and that are not stored, with why.
+    refused: Sequence[tuple[Delivery, str]] = ()
 
     @property
     def alone(self) -> bool:

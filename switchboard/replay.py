@@ -9,6 +9,7 @@ from .ingest import store
 from .ledger import Connection, DeadLetterBody, get_adapter, get_dead_letter, resolve_dead_letter
 from .model import Delivery, Route
 from .normalize import resolve_provider
+from .redact import safe_text
 
 
 def replay(connection: Connection, letter_id: int) -> bool:
@@ -35,8 +36,7 @@ def replay(connection: Connection, letter_id: int) -> bool:
     if outcome.refused:
         raise MessageInvalid(f"dead letter {letter_id}: the ledger refuses it: {outcome.refused[0][1]}")
     if outcome.dead:
-        why = outcome.dead_letters[0].detail if outcome.dead_letters else letter.detail
-        raise MessageInvalid(f"dead letter {letter_id}: still no todo: {why}")
+        raise MessageInvalid(f"dead letter {letter_id}: still no todo: {safe_text(outcome.letters[0].detail)}")
     resolve_dead_letter(connection, letter_id, "replayed")
     return True
 

@@ -39,7 +39,7 @@ def declare_ingest(broker: AdapterQueues, adapter: PullAdapter) -> None:
 
         def committed() -> None:
             batch.parked = parked
-            batch.refused = [delivery for delivery, _ in outcome.refused]
+            batch.refused = outcome.refused
             batch.stored = True
             report(batch.route, outcome)
 

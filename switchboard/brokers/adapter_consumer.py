@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 
 import dramatiq
@@ -16,6 +17,7 @@ from ..errors import AckFailed, BrokerUnavailable, LedgerError, LedgerUnavailabl
 from ..ledger import Ledger
 from ..model import Batch, Delivery, Route
 from ..pull import PullAdapter
+from ..redact import safe_text
 from .gate import IngestGate
 from .ledger_side import LedgerSide
 from .settlement import Settlement
@@ -87,6 +89,8 @@ class AdapterConsumer(dramatiq.Consumer):
         self._triage = Triage(
             route, batch=options.batch, batch_bytes=options.batch_bytes, max_deliveries=options.max_deliveries
         )
+        #: After an outage, until a batch is stored.
+        self._on_trial = False
         #: Their connection was lost in the store: an outage, or their own doing, as the next probe will show.
         self._unjudged: list[Batch] = []
         self._settlement = Settlement(adapter)
@@ -132,9 +136,10 @@ class AdapterConsumer(dramatiq.Consumer):
         if self._ledger.outage.away or self._unjudged:
             if self._ledger.outage.wait_seconds:
                 return self._pause(deadline, self._ledger.outage.wait_seconds)
-            self._probe()
+            if not self._on_trial:
+                self._probe()
         self._ledger.attend()
-        if len(self._in_flight) >= MAX_IN_FLIGHT:
+        if len(self._in_flight) >= (1 if self._on_trial else MAX_IN_FLIGHT):
             return self._pause(deadline, self._timeout)
         with self._changed:
             full = len(self._triage) >= MAX_IN_FLIGHT * self._adapter.options.batch
@@ -210,11 +215,16 @@ class AdapterConsumer(dramatiq.Consumer):
         try:
             self._ledger.probe()
             answered = True
+            with self._changed:
+                # One batch at a time until one is stored: a read-only server answers, and takes none.
+                self._on_trial = was_away and len(self._triage) > 0
+            if not self._on_trial:
+                self._ledger.outage.over()
         finally:
             with self._changed:
                 for batch in unjudged:
                     if answered and not was_away:
-                        self._triage.failed(batch)
+                        self._triage.failed(batch, "the ledger lost its connection as it was stored")
                     else:
                         self._triage.interrupted(batch)
                         self._settlement.miscounted(batch.deliveries)
@@ -266,26 +276,30 @@ class AdapterConsumer(dramatiq.Consumer):
     def _sort(self, batch: Batch, failure: BaseException | None) -> None:
         """What is not stored waits for its next try, in the company that its failure calls for."""
         if batch.stored:
-            if batch.refused and batch.alone:
-                self._triage.failed(batch)
-            elif batch.refused:
-                self._triage.refused(batch.refused)
+            self._on_trial = False
+            self._ledger.outage.over()
+            refused = [replace(delivery, last_error=why) for delivery, why in batch.refused]
+            if refused and batch.alone:
+                self._triage.failed(batch, refused[0].last_error)
+            elif refused:
+                self._triage.refused(refused)
         elif isinstance(failure, BrokerUnavailable):
             self._source_outage.failed(failure)
             self._triage.put_back(batch)
         elif isinstance(failure, LedgerUnavailable):
-            if batch.begun and batch.alone:
+            self._on_trial = False
+            if batch.begun and batch.alone and failure.connection_lost:
                 self._unjudged.append(batch)
                 return
             self._ledger.outage.failed(failure)
-            if batch.begun and batch.company == "again":
+            if batch.begun and batch.company in ("again", "alone"):
                 self._settlement.miscounted(batch.deliveries)
             if batch.begun:
                 self._triage.interrupted(batch)
             else:
                 self._triage.put_back(batch)
         elif batch.begun:
-            self._triage.failed(batch)
+            self._triage.failed(batch, safe_text(failure) if failure is not None else "")
         else:
             # Skipped, or refused by a middleware before it began.
             batch.not_before = time.monotonic() + 1.0

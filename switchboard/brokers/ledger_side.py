@@ -64,9 +64,8 @@ class LedgerSide:
         self._acknowledge_completed()
 
     def probe(self) -> None:
-        """Asks for an answer, and ends the outage with it."""
+        """Asks for an answer. It ends no outage: a server that cannot write answers, too."""
         self._ledger.probe()
-        self.outage.over()
 
     def note_gaps(self, gaps: Iterable[Gap]) -> None:
         """Says that the source was not listened to, and has it recorded with the next ``attend``."""

@@ -28,7 +28,7 @@ class Settlement:
 
     def stored(self, batch: Batch) -> None:
         """The batch is committed: all of it is to be acknowledged that is neither refused nor waits for its todo."""
-        apart = {id(delivery) for delivery in (*batch.refused, *batch.parked)}
+        apart = {id(delivery) for delivery, _ in batch.refused} | {id(delivery) for delivery in batch.parked}
         with self._lock:
             self._acknowledge += [delivery for delivery in batch.deliveries if id(delivery) not in apart]
             self._park += batch.parked

@@ -58,8 +58,9 @@ class Triage:
     # In
 
     def read(self, deliveries: Sequence[Delivery]) -> None:
-        """Takes in what was read just now."""
-        self._together.extend(self._batches(deliveries, "fresh"))
+        """Takes in what was read just now, which may have been tried before: given back, say, by another worker."""
+        self._together.extend(self._batches([each for each in deliveries if each.tries <= 1], "fresh"))
+        self.left_behind(each for each in deliveries if each.tries > 1)
 
     def put_back(self, batch: Batch) -> None:
         """Takes in a batch that was not tried: it comes again as it was, and next of its kind."""
@@ -83,10 +84,10 @@ class Triage:
         """Takes in what the ledger refused while it was in a batch: from now on each is tried alone."""
         self._alone.extend(Batch(self._route, [delivery], "alone") for delivery in deliveries)
 
-    def failed(self, batch: Batch) -> None:
+    def failed(self, batch: Batch, why: str = "") -> None:
         """Takes in a batch whose try failed through its own fault: that try counts, and sets its next company."""
         counted = 0 if batch.company == "fresh" else 1
-        tried = [replace(delivery, tries=delivery.tries + counted) for delivery in batch.deliveries]
+        tried = [replace(delivery, tries=delivery.tries + counted, last_error=why) for delivery in batch.deliveries]
         if len(tried) > 1:
             self.left_behind(tried, not_before=self._clock() + FIRST_DELAY)
         elif tried[0].tries >= self._max_deliveries:

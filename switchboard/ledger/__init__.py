@@ -5,7 +5,7 @@ and work without Dramatiq.
 """
 
 from .adapters import AdapterRow, adapter_enabled, get_adapter, list_adapters, set_adapter_enabled, upsert_adapter
-from .connection import STATEMENT_TIMEOUT, Connection
+from .connection import STATEMENT_TIMEOUT, Connection, savepoint
 from .dead_letters import (
     DeadLetterBody,
     DeadLetterRow,
@@ -55,6 +55,7 @@ __all__ = [
     "prune",
     "ready_acks",
     "resolve_dead_letter",
+    "savepoint",
     "set_adapter_enabled",
     "set_setting",
     "transaction",

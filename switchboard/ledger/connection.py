@@ -90,6 +90,13 @@ class Connection(psycopg.Connection[TupleRow]):
 
 
 @contextmanager
+def savepoint(connection: Connection, doing: str) -> Iterator[None]:
+    """What is inside is undone where it raises, and the transaction goes on; raises as ``within`` does."""
+    with within(connection, None, doing), connection.transaction():
+        yield
+
+
+@contextmanager
 def within(connection: Connection, timeout: timedelta | None, doing: str) -> Iterator[None]:
     """Runs what is inside with ``timeout`` a statement (None: the transaction's own); what psycopg raises comes out as
     a ``LedgerError``. ``doing`` opens the message: "create todo: …".

@@ -14,6 +14,9 @@ from ..redact import safe_text
 #: cannot serve now, whatever it is asked.
 OWN_FAULT_CLASSES = frozenset({"22", "23", "54", "P0", "XX"})
 
+#: Those with which a connection ends: connection exception, operator intervention.
+CONNECTION_CLASSES = frozenset({"08", "57"})
+
 
 def translate(error: psycopg.Error | PoolTimeout, doing: str) -> LedgerError:
     """The ``LedgerError`` for what psycopg raised while ``doing``: ``LedgerUnavailable`` where it may pass."""
@@ -25,4 +28,8 @@ def translate(error: psycopg.Error | PoolTimeout, doing: str) -> LedgerError:
     else:
         own_fault = sqlstate[:2] in OWN_FAULT_CLASSES
         message = f"{message} ({sqlstate})"
-    return LedgerError(f"{doing}: {message}") if own_fault else LedgerUnavailable(f"{doing}: {message}")
+    if own_fault:
+        return LedgerError(f"{doing}: {message}")
+    unavailable = LedgerUnavailable(f"{doing}: {message}")
+    unavailable.connection_lost = sqlstate is None or sqlstate[:2] in CONNECTION_CLASSES
+    return unavailable

@@ -11,12 +11,20 @@ from ..model import Delivery, Route
 from .connection import Connection, within
 from .wire import TextArray
 
-# FOR SHARE: a todo that ends meanwhile waits for this transaction, and its trigger then sees the row below.
+# A todo that was there before is touched: who ends it meanwhile waits for this transaction, so that its trigger then
+# sees the row below; and where its snapshot is older (REPEATABLE READ), PostgreSQL makes it begin anew.
+_TOUCH = sql.SQL("""
+UPDATE todos SET updated_at = now() WHERE id IN (
+    SELECT id FROM todos
+    WHERE queue = %(queue)s AND idempotency_key = ANY(%(keys)s) AND created_at < now()
+      AND idempotency_key IS NOT NULL AND state <> 'done' AND state <> 'failed'
+    ORDER BY id FOR UPDATE)
+""")
+
 _LIVE = sql.SQL("""
 SELECT idempotency_key, id FROM todos
 WHERE queue = %(queue)s AND idempotency_key = ANY(%(keys)s)
   AND idempotency_key IS NOT NULL AND state <> 'done' AND state <> 'failed'
-ORDER BY id FOR SHARE
 """)
 
 _NOTE = sql.SQL("""
@@ -45,7 +53,9 @@ def note_pending_acks(
     """
     with within(connection, timeout, "note pending acknowledgements"):
         keys = TextArray.of(key for key, _ in keyed)
-        live: dict[str, int] = dict(connection.execute(_LIVE, {"queue": route.queue, "keys": keys}).fetchall())
+        which = {"queue": route.queue, "keys": keys}
+        connection.execute(_TOUCH, which)
+        live: dict[str, int] = dict(connection.execute(_LIVE, which).fetchall())
         parked = [(delivery, live[key]) for key, delivery in keyed if key in live]
         if parked:
             noted = {

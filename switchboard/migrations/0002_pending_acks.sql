@@ -24,6 +24,16 @@ CREATE TRIGGER todo_ended AFTER UPDATE OF state ON todos FOR EACH ROW
     WHEN (NEW.state IN ('done', 'failed') AND OLD.state NOT IN ('done', 'failed'))
     EXECUTE FUNCTION switchboard_todo_ended();
 
+CREATE FUNCTION switchboard_todos_truncated() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE pending_acks SET ready = true WHERE NOT ready;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER todos_truncated AFTER TRUNCATE ON todos FOR EACH STATEMENT
+    EXECUTE FUNCTION switchboard_todos_truncated();
+
 CREATE TRIGGER todo_deleted AFTER DELETE ON todos FOR EACH ROW
     WHEN (OLD.state NOT IN ('done', 'failed'))
     EXECUTE FUNCTION switchboard_todo_ended();

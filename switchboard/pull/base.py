@@ -65,8 +65,9 @@ class AdapterOptions(BaseModel):
     batch_bytes: Size = Field(default=16 * 1024**2, ge=1)
     #: A larger body becomes a dead letter, ``too_large``, with its bytes.
     max_body: Size = Field(default=32 * 1024**2, ge=1)
-    #: Tries after which a message that fails by itself, or kills its worker, becomes a dead letter, ``poison``.
-    max_deliveries: int = Field(default=5, ge=2, le=1000, strict=True)
+    #: Tries after which a message that fails by itself, or kills its worker, becomes a dead letter, ``poison``: two in
+    #: company, which blame nobody, and one alone at least.
+    max_deliveries: int = Field(default=5, ge=3, le=1000, strict=True)
     #: When the source is told: after the commit. Streams can also wait for the todo.
     ack: Literal["store", "complete"] = "store"
     #: How long a delivery may sit un-acknowledged with another consumer before it is claimed.

@@ -58,6 +58,7 @@ class RedisAdapter(PullAdapter):
         self._url = url
         self._lock = threading.Lock()
         self._reader: redis.Redis | None = None
+        self._longest_block = timedelta(0)
         self._commands: redis.Redis | None = None
         self._identity = ""
         self._count = 0
@@ -78,7 +79,10 @@ class RedisAdapter(PullAdapter):
         return self._identity
 
     def client(self) -> redis.Redis:
-        """The connection for commands that do not block; any thread may use it."""
+        """The connection for commands that do not block; any thread may use it.
+
+        Keep it while a pipeline of it runs: the last reference to a client that was dropped closes its connections.
+        """
         with self._lock:
             if self._commands is None:
                 self._commands = connect(self._url, timeout=COMMAND_TIMEOUT, raw_commands=self.raw_commands)
@@ -86,8 +90,11 @@ class RedisAdapter(PullAdapter):
 
     def reader(self, block: timedelta) -> redis.Redis:
         """The connection for one thread's blocking reads: its socket's timeout is above the block."""
-        if self._reader is None:
+        if self._reader is None or block > self._longest_block:
+            if self._reader is not None:
+                self._reader.close()
             self._reader = connect(self._url, timeout=block + BLOCK_GRACE, raw_commands=self.raw_commands)
+            self._longest_block = block
         return self._reader
 
     @contextmanager
@@ -123,7 +130,8 @@ class RedisAdapter(PullAdapter):
     def in_one_step(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Sends commands that write, all or none of them; raises ``PublishRejected`` or ``BrokerUnavailable``."""
         with translated(f"publish to {self.broker} {self.place}", to_publish_error):
-            pipeline = self.client().pipeline(transaction=len(commands) > 1)
+            client = self.client()
+            pipeline = client.pipeline(transaction=len(commands) > 1)
             for command in commands:
                 execute(pipeline, *command)
             return pipeline.execute()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -111,13 +112,20 @@ def to_consume_error(error: Exception, doing: str) -> SwitchboardError:
     Nothing Redis says there is about a message, so all of it may pass: no connection, no answer in time, a
     read-only replica after a failover, a server that loads or is out of memory, rights taken away.
     """
-    return BrokerUnavailable(f"{doing}: {safe_text(error)}")
+    return BrokerUnavailable(f"{doing}: {said_by(error)}")
+
+
+def said_by(error: Exception) -> str:
+    """What the client said, without the command that it quotes where a pipeline failed: that may hold a body."""
+    return safe_text(f"{type(error).__name__}: {_PIPELINE.sub('', str(error))}")
 
 
 def to_ack_error(error: Exception, doing: str) -> SwitchboardError:
     """Ours for what the client raised while acknowledging what is stored: it is safe, and is acknowledged later."""
-    return AckFailed(f"{doing}: {safe_text(error)}")
+    return AckFailed(f"{doing}: {said_by(error)}")
 
+
+_PIPELINE = re.compile(r"^Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 
 #: Refusals that pass, as the client has classes for them: it takes their code word off the message.
 _PASSING_ERRORS = (
@@ -153,12 +161,12 @@ _PASSING_REFUSALS = frozenset(
 def to_publish_error(error: Exception, doing: str) -> SwitchboardError:
     """Ours for what the client raised while publishing: ``PublishRejected`` where trying again cannot help."""
     if isinstance(error, redis.DataError):
-        return PublishRejected(f"{doing}: {safe_text(error)}")
+        return PublishRejected(f"{doing}: {said_by(error)}")
     if isinstance(error, redis.ResponseError) and not isinstance(error, _PASSING_ERRORS):
-        refusal = str(error).split(" ", 1)[0]
+        refusal = _PIPELINE.sub("", str(error)).split(" ", 1)[0]
         if refusal not in _PASSING_REFUSALS:
-            return PublishRejected(f"{doing}: {safe_text(error)}")
-    return BrokerUnavailable(f"{doing}: {safe_text(error)}")
+            return PublishRejected(f"{doing}: {said_by(error)}")
+    return BrokerUnavailable(f"{doing}: {said_by(error)}")
 
 
 @contextmanager

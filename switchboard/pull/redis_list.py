@@ -17,17 +17,20 @@ from .process_name import is_gone, process_name
 from .redis_adapter import SHORTEST_BLOCK, RedisAdapter, RedisOptions, refuse_all_but_bodies
 from .redis_client import as_text, execute, to_ack_error, translated
 
-#: Moves a message from a worker's processing list back to the source, where it still is.
+#: Moves messages from a worker's processing list back to the source. Pushed before it is removed: a script is not
+#: rolled back where a right is missing. What another has taken over by now is pushed in vain, and taken off again.
 _GIVE_BACK = """
-local given = 0
-for i, body in ipairs(ARGV) do
-  if redis.call('LREM', KEYS[1], -1, body) == 1 then
-    redis.call('RPUSH', KEYS[2], body)
-    given = given + 1
+for _, body in ipairs(ARGV) do
+  redis.call('RPUSH', KEYS[2], body)
+  if redis.call('LREM', KEYS[1], -1, body) == 0 then
+    redis.call('LREM', KEYS[2], -1, body)
   end
 end
-return given
+return #ARGV
 """
+
+#: Seconds after which a worker that is gone, and left nothing, is forgotten.
+FORGET_AFTER = 300.0
 
 #: Messages that a read asks for beyond the first while it does not know how many there are.
 FIRST_FILL = 64
@@ -70,6 +73,10 @@ class RedisList(RedisAdapter):
         self._tries = f"{keys}:tries"
         self._processing_prefix = f"{keys}:processing:"
         self._held: Counter[str] = Counter()
+        #: Those whose tries this process has counted at the server.
+        self._counted: set[str] = set()
+        #: An acknowledgement was sent, and its answer was lost.
+        self._doubtful = False
         self._fill = FIRST_FILL
         self._has_blmove = True
 
@@ -120,7 +127,8 @@ class RedisList(RedisAdapter):
         """Moves at most ``limit`` messages from the right of ``source`` to this worker's list, in one round trip."""
         if limit <= 0:
             return []
-        pipeline = self.client().pipeline(transaction=False)
+        client = self.client()
+        pipeline = client.pipeline(transaction=False)
         for _ in range(limit):
             if self._has_blmove:
                 execute(pipeline, "LMOVE", source, self._processing, "RIGHT", "LEFT")
@@ -137,12 +145,14 @@ class RedisList(RedisAdapter):
             limit = self.affordable(limit, limit_bytes, self._options.list)
             self._beat()
             found = self._own_unheld(limit)
-            for name in self._abandoned():
+            now = self._now()
+            for name, seen in self._abandoned(now):
                 if len(found) >= limit:
                     break
                 source = self._processing_prefix + name
                 found += self._move(source, limit - len(found))
-                if not execute(self.client(), "LLEN", source):
+                # Not at once: its last read may still wait at the server, and be granted a message yet.
+                if now - seen > FORGET_AFTER and not execute(self.client(), "LLEN", source):
                     execute(self.client(), "HDEL", self._workers, name)
             return self._deliveries(found, limit_bytes)
 
@@ -161,12 +171,11 @@ class RedisList(RedisAdapter):
                 unheld.append(body)
         return unheld[:limit]
 
-    def _abandoned(self) -> list[str]:
-        """Workers whose process has ended, or which were not seen for ``claim_idle``."""
-        seconds = self._now() - self._options.claim_idle.total_seconds()
-        seen = self.client().hgetall(self._workers)
-        names = {as_text(name): float(at) for name, at in seen.items()}
-        return [name for name, at in names.items() if name != process_name() and (is_gone(name) or at < seconds)]
+    def _abandoned(self, now: float) -> list[tuple[str, float]]:
+        """Workers whose process has ended, or which were not seen for ``claim_idle``, and when they were seen."""
+        silent = now - self._options.claim_idle.total_seconds()
+        seen = [(as_text(name), float(at)) for name, at in self.client().hgetall(self._workers).items()]
+        return [(name, at) for name, at in seen if name != process_name() and (is_gone(name) or at < silent)]
 
     def _beat(self) -> None:
         execute(self.client(), "HSET", self._workers, process_name(), f"{self._now():.3f}")
@@ -196,15 +205,38 @@ class RedisList(RedisAdapter):
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         with translated(f"acknowledge on {self.broker} {self.place}", to_ack_error):
-            pipeline = self.client().pipeline(transaction=False)
-            for delivery in deliveries:
+            client = self.client()
+            pipeline = client.pipeline(transaction=False)
+            for delivery in self._still_there(deliveries):
                 # One of them, and from the end where the oldest are: the list is short, and the scan shorter (rq#472).
                 pipeline.lrem(self._processing, -1, delivery.body)  # type: ignore[arg-type]
-            suspects = [delivery.handle for delivery in deliveries if delivery.tries > 1]
+            handles = {delivery.handle for delivery in deliveries}
+            suspects = handles & self._counted | {delivery.handle for delivery in deliveries if delivery.tries > 1}
             if suspects:
                 pipeline.hdel(self._tries, *suspects)
+            self._doubtful = True
             pipeline.execute()
+            self._doubtful = False
+        self._counted -= suspects
         self._let_go(deliveries)
+
+    def _still_there(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Those to be removed: all of them, but for those that an acknowledgement whose answer was lost has removed.
+
+        To remove them once more would take equal messages away that are not stored yet.
+        """
+        if not self._doubtful:
+            return deliveries
+        present = Counter(_digest(body) for body in execute(self.client(), "LRANGE", self._processing, 0, -1))
+        with self._lock:
+            expected = self._held - Counter(delivery.handle for delivery in deliveries)
+        surplus = present - expected
+        there = []
+        for delivery in deliveries:
+            if surplus[delivery.handle] > 0:
+                surplus[delivery.handle] -= 1
+                there.append(delivery)
+        return there
 
     def keep(self, deliveries: Sequence[Delivery]) -> None:
         with translated(f"keep on {self.broker} {self.place}"):
@@ -212,17 +244,30 @@ class RedisList(RedisAdapter):
 
     def give_back(self, deliveries: Sequence[Delivery]) -> None:
         with translated(f"give back to {self.broker} {self.place}"):
+            bodies = [delivery.body for delivery in deliveries]
             try:
-                bodies = [delivery.body for delivery in deliveries]
                 execute(self.client(), "EVAL", _GIVE_BACK, 2, self._processing, self._options.list, *bodies)
-            except redis.exceptions.NoPermissionError:
-                # They stay on this worker's list, and are found there once its process has ended.
-                return
+            except redis.ResponseError as error:
+                if not isinstance(error, redis.exceptions.NoPermissionError) and "ACL failure" not in str(error):
+                    raise
+                self._give_back_without_script(bodies)
         self._let_go(deliveries)
+
+    def _give_back_without_script(self, bodies: Sequence[bytes]) -> None:
+        client = self.client()
+        for body in bodies:
+            pipeline = client.pipeline(transaction=True)
+            execute(pipeline, "RPUSH", self._options.list, body)
+            execute(pipeline, "LREM", self._processing, -1, body)
+            _, removed = pipeline.execute()
+            if not removed:
+                # Another has taken it over: the copy just made is one too many.
+                execute(client, "LREM", self._options.list, -1, body)
 
     def count_tries(self, deliveries: Sequence[Delivery], tries: int) -> None:
         handles = [delivery.handle for delivery in deliveries]
         with translated(f"count a try on {self.broker} {self.place}"):
+            self._counted.update(handles)
             if tries > 1:
                 self.client().hset(self._tries, mapping=dict.fromkeys(handles, tries))
             else:

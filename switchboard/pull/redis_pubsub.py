@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import redis
 from pydantic import Field, field_validator
 from redis.client import PubSub
 
@@ -77,7 +78,14 @@ class RedisPubSub(RedisAdapter):
             while len(bodies) < limit and size < limit_bytes:
                 # Once there is one, only what has arrived by now is taken along.
                 wait = 0.0 if bodies else max(0.0, deadline - time.monotonic())
-                message = subscription.get_message(ignore_subscribe_messages=True, timeout=wait)
+                try:
+                    message = subscription.get_message(ignore_subscribe_messages=True, timeout=wait)
+                except (redis.RedisError, OSError):
+                    if not bodies:
+                        raise
+                    # What had arrived is not lost with the connection.
+                    self.close()
+                    break
                 if message is not None:
                     bodies.append(message["data"])
                     size += len(message["data"])

@@ -148,7 +148,8 @@ class RedisStream(RedisAdapter):
         """These entries with their fields; those that are no longer in the stream are acknowledged and reported."""
         if not pending:
             return []
-        pipeline = self.client().pipeline(transaction=False)
+        client = self.client()
+        pipeline = client.pipeline(transaction=False)
         for entry_id, _, _ in pending:
             execute(pipeline, "XRANGE", self._options.stream, entry_id, entry_id)
         found, lost = [], []
@@ -158,7 +159,7 @@ class RedisStream(RedisAdapter):
             else:
                 lost.append(entry_id)
         if lost:
-            self.client().xack(self._options.stream, self._options.group, *lost)
+            client.xack(self._options.stream, self._options.group, *lost)
             self.report_lost([as_text(entry_id) for entry_id in lost])
         return found
 
@@ -197,7 +198,8 @@ class RedisStream(RedisAdapter):
                 if "unknown command" not in str(error).lower():
                     raise
                 self._acks_and_deletes_in_one = False
-        pipeline = self.client().pipeline(transaction=True)
+        client = self.client()
+        pipeline = client.pipeline(transaction=True)
         pipeline.xack(options.stream, options.group, *handles)
         pipeline.xdel(options.stream, *handles)
         pipeline.execute()

@@ -1,0 +1,423 @@
+"""What is counted and what Sentry is told: by real workers, to a real HTTP server, and never with a body."""
+
+import gzip
+import json
+import subprocess
+import sys
+import threading
+import urllib.request
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+from prometheus_client.parser import text_string_to_metric_families
+from waiting import eventually
+from worker import Worker
+
+from switchboard.embedded import free_port
+
+PASSWORD = "hunter2-never-sent"
+SECRET = "4111-1111-1111-1111"
+
+CONFIG = """
+[adapters.deploys]
+type = "redis-stream"
+url = "${DEPLOYS_URL}"
+stream = "deploys"
+queue = "deploys"
+body = "data"
+max_body = 1000
+claim_idle = "1s"
+provider = "%s"
+"""
+
+#: A team's module with the middleware that serves metrics, as its users run it.
+TEAM = """
+import os
+import dramatiq
+from dramatiq.middleware.prometheus import Prometheus
+import switchboard
+broker = switchboard.RedisBroker(url=os.environ["SWITCHBOARD_BROKER_URL"])
+broker.add_middleware(Prometheus())
+dramatiq.set_broker(broker)
+"""
+
+#: A provider whose errors and local variables are full of the body.
+PROVIDER = """
+from switchboard import Shape
+def shape(delivery):
+    body = delivery.body.decode()
+    if "card" in body:
+        raise ValueError("cannot parse this delivery")
+    return Shape.of({}, title="fine")
+"""
+
+
+@dataclass
+class Line:
+    folder: Path
+    database_url: str
+    redis_url: str
+    client: Any
+    env: dict[str, str] = field(default_factory=dict)
+    modules: tuple[str, ...] = ("switchboard.actors",)
+    provider: str = "generic"
+
+    @contextmanager
+    def running(self, processes: int = 1) -> Iterator[Worker]:
+        (self.folder / "switchboard.toml").write_text(CONFIG % self.provider)
+        (self.folder / "team.py").write_text(TEAM)
+        (self.folder / "provider.py").write_text(PROVIDER)
+        env = {
+            "DATABASE_URL": self.database_url,
+            "SWITCHBOARD_BROKER_URL": self.redis_url,
+            "DEPLOYS_URL": self.redis_url,
+            "SWITCHBOARD_CONFIG": "",
+            "SENTRY_DSN": "",
+            "PYTHONPATH": str(self.folder),
+        }
+        with Worker(self.modules, cwd=self.folder, env=env | self.env, processes=processes) as worker:
+            worker.wait_ready()
+            yield worker
+
+    def publish(self, *bodies: str, **headers: str) -> list[str]:
+        return [self.client.xadd("deploys", {"data": body, **headers}).decode() for body in bodies]
+
+    def count(self, table: str) -> int:
+        with psycopg.connect(self.database_url) as connection:
+            row = connection.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()
+        assert row
+        return int(row[0])
+
+    def settle(self, todos: int, letters: int) -> None:
+        def done() -> bool:
+            try:
+                pending = self.client.xpending("deploys", "switchboard")["pending"]
+            except redis.ResponseError:  # nobody has read yet
+                return False
+            return (self.count("todos"), self.count("dead_letters"), pending) == (todos, letters, 0)
+
+        eventually(done, within=20, what="all is stored and acknowledged")
+
+
+@pytest.fixture
+def line(tmp_path: Path, database_url: str, redis_url: str, redis_client: "redis.Redis") -> Line:
+    return Line(tmp_path, database_url, redis_url, redis_client)
+
+
+# Metrics
+
+
+def scraped(port: int) -> dict[tuple[str, str, str], float]:
+    """Switchboard's samples: name, adapter, outcome or reason."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as answer:
+        text = answer.read().decode()
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name.startswith("switchboard_") and sample.name.endswith("_total"):
+                labels = sample.labels
+                what = labels.get("outcome") or labels.get("reason") or ""
+                found[sample.name, labels["adapter"], what] = sample.value
+    return found
+
+
+@pytest.fixture
+def port(line: Line, tmp_path: Path) -> int:
+    """Where the line's worker serves its metrics."""
+    port = free_port()
+    (tmp_path / "prometheus").mkdir()
+    line.modules = ("team", "switchboard.actors")
+    line.env |= {
+        "dramatiq_prom_port": str(port),
+        "dramatiq_prom_host": "127.0.0.1",
+        "dramatiq_prom_db": str(tmp_path / "prometheus"),
+    }
+    return port
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_a_worker_stored_is_counted_by_what_became_of_it(line: Line, port: int, processes: int) -> None:
+    with line.running(processes):
+        sent = line.publish('{"n": 1}', '{"n": 2}', "x" * 2000, '{"n": 3}', "y" * 2000)
+        line.client.xadd("deploys", {"no": "body"})
+        line.settle(todos=3, letters=3)
+        expected = {
+            ("switchboard_deliveries_total", "deploys", "new"): 3,
+            ("switchboard_deliveries_total", "deploys", "dead_letter"): 3,
+            ("switchboard_dead_letters_total", "deploys", "too_large"): 2,
+            ("switchboard_dead_letters_total", "deploys", "invalid"): 1,
+        }
+        eventually(lambda: scraped(port) == expected, within=5, what="the counters are right")
+
+        # A redelivery, and with it a dead letter's: neither is new.
+        line.client.xgroup_setid("deploys", "switchboard", "0")
+        duplicates = ("switchboard_deliveries_total", "deploys", "duplicate")
+        eventually(lambda: scraped(port).get(duplicates) == len(sent) + 1, within=10, what="duplicates are counted")
+        assert {key: value for key, value in scraped(port).items() if key != duplicates} == expected
+
+
+def test_what_the_source_dropped_is_counted(line: Line, port: int) -> None:
+    sent = line.publish("one", "two", "three")
+    line.client.xgroup_create("deploys", "switchboard", id="0")
+    line.client.xreadgroup("switchboard", "somebody", {"deploys": ">"})
+    line.client.xdel("deploys", *sent[:2])
+    with line.running():
+        line.settle(todos=1, letters=0)
+        lost = ("switchboard_lost_at_source_total", "deploys", "")
+        eventually(lambda: scraped(port).get(lost) == 2, within=10, what="the lost ones are counted")
+
+
+COUNTED = """
+import sys
+if sys.argv[1] == "blocked":
+    sys.modules["prometheus_client"] = None
+from switchboard import metrics
+from switchboard.ingest import report
+from switchboard.model import DeadLetter, Delivery, Route, Stored
+assert "prometheus_client" not in sys.modules or sys.modules["prometheus_client"] is None, "imported too early"
+letter = DeadLetter(Delivery(b"", "1-0", "me"), "redis:s:1-0", "poison", "why")
+for _ in range(2):
+    report(Route("a", "q", "redis:s"), Stored(new=5, duplicates=2, dead_letters=[letter], letters=[letter]))
+metrics.count("switchboard_lost_at_source", 3, adapter="a")
+metrics.count("switchboard_lost_at_source", 0, adapter="b")
+if sys.argv[1] != "blocked":
+    from prometheus_client import generate_latest
+    print(generate_latest().decode())
+"""
+
+
+def counted(how: str) -> str:
+    done = subprocess.run([sys.executable, "-c", COUNTED, how], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_counters_are_in_prometheus_clients_own_registry() -> None:
+    lines = counted("there").splitlines()
+    for sample in (
+        'switchboard_deliveries_total{adapter="a",outcome="new"} 10.0',
+        'switchboard_deliveries_total{adapter="a",outcome="duplicate"} 4.0',
+        'switchboard_deliveries_total{adapter="a",outcome="dead_letter"} 2.0',
+        'switchboard_dead_letters_total{adapter="a",reason="poison"} 2.0',
+        'switchboard_lost_at_source_total{adapter="a"} 3.0',
+    ):
+        assert sample in lines
+    assert not any('adapter="b"' in each for each in lines), "nothing lost is no sample"
+
+
+def test_without_prometheus_client_nothing_is_counted_and_nothing_breaks() -> None:
+    assert counted("blocked") == ""
+
+
+def test_a_worker_without_prometheus_client_stores_as_ever(line: Line, tmp_path: Path) -> None:
+    # Imported by every Python that starts with this folder in its path.
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['prometheus_client'] = None\n")
+    with line.running() as worker:
+        line.publish('{"n": 1}', "x" * 2000)
+        line.settle(todos=1, letters=1)
+        assert worker.terminate() == 0
+        assert "Traceback" not in worker.output
+        assert "prometheus" not in worker.output.lower()
+
+
+# Sentry
+
+
+class Sentry:
+    """As much of Sentry as takes envelopes, and keeps them as they came."""
+
+    def __init__(self) -> None:
+        self.envelopes: list[bytes] = []
+        self.requests = 0
+        us = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                us.requests += 1
+                if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+                    body = b""
+                    while size := int(self.rfile.readline().strip() or b"0", 16):
+                        body += self.rfile.read(size)
+                        self.rfile.readline()
+                else:
+                    body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                us.envelopes.append(_decompressed(body, self.headers.get("Content-Encoding", "")))
+                self.send_response(200)
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"{}")
+
+            def log_message(self, *_: object) -> None:
+                """Says nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self.server.serve_forever)
+        self._thread.start()
+
+    @property
+    def dsn(self) -> str:
+        return f"http://public@127.0.0.1:{self.server.server_port}/7"
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self._thread.join()
+        self.server.server_close()
+
+    def events(self) -> list[dict[str, Any]]:
+        """The payloads of all items that are events."""
+        found = []
+        for envelope in self.envelopes:
+            _, _, rest = envelope.partition(b"\n")
+            while rest:
+                header, _, rest = rest.partition(b"\n")
+                about = json.loads(header)
+                length = about.get("length", len(rest.partition(b"\n")[0]))
+                payload, rest = rest[:length], rest[length + 1 :]
+                if about["type"] == "event":
+                    found.append(json.loads(payload))
+        return found
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        return [event for event in self.events() if "switchboard.reason" in event.get("tags", {})]
+
+
+def _decompressed(body: bytes, encoding: str) -> bytes:
+    if encoding == "gzip":
+        return gzip.decompress(body)
+    if encoding == "deflate":
+        return zlib.decompress(body)
+    if encoding == "br":
+        import brotli  # type: ignore[import-not-found,unused-ignore]
+
+        plain: bytes = brotli.decompress(body)
+        return plain
+    assert encoding in ("", "identity"), encoding
+    return body
+
+
+@pytest.fixture
+def sentry() -> Iterator[Sentry]:
+    sentry = Sentry()
+    yield sentry
+    sentry.close()
+
+
+@pytest.fixture
+def guarded(line: Line, redis_client: "redis.Redis") -> Iterator[Line]:
+    """The line, its source's and ledger's addresses with a password in them."""
+    client: Any = redis_client
+    client.execute_command("ACL", "SETUSER", "bot", "reset", "on", f">{PASSWORD}", "~*", "&*", "+@all")
+    line.env["DEPLOYS_URL"] = line.redis_url.replace("://", f"://bot:{PASSWORD}@", 1)
+    line.env["PGPASSWORD"] = PASSWORD
+    yield line
+    client.acl_deluser("bot")
+
+
+def assert_clean(sentry: Sentry) -> None:
+    everything = b"\n".join(sentry.envelopes)
+    for secret in (PASSWORD, SECRET, "card-holder", "s3cret-header"):
+        assert secret.encode() not in everything, f"{secret} was sent"
+
+
+def test_a_dead_letter_is_an_event_with_its_adapter_and_reason_and_no_body_and_no_password(
+    guarded: Line, sentry: Sentry
+) -> None:
+    line = guarded
+    line.env["SENTRY_DSN"] = sentry.dsn
+    line.provider = "provider:shape"
+    with line.running() as worker:
+        line.publish(
+            f'{{"card": "{SECRET}", "card-holder": 1}}', **{"authorization": "s3cret-header", "x-note": "card-holder"}
+        )
+        line.settle(todos=0, letters=1)
+        eventually(sentry.dead_letters, within=10, what="an event comes")
+        line.publish(SECRET * 100, '{"fine": 1}')
+        line.settle(todos=1, letters=2)
+        eventually(lambda: len(sentry.dead_letters()) == 2, within=10, what="each is told")
+        assert worker.terminate() == 0
+    first, second = sentry.dead_letters()
+    assert first["tags"]["switchboard.adapter"] == "deploys"
+    assert first["tags"]["switchboard.reason"] == "invalid"
+    assert second["tags"]["switchboard.reason"] == "too_large"
+    assert first["level"] == "error"
+    assert first["fingerprint"] != second["fingerprint"], "an issue an adapter and reason"
+    assert "deploys" in json.dumps(first["logentry"])
+    assert_clean(sentry)
+
+
+def test_dead_letters_of_one_kind_are_one_issue(line: Line, sentry: Sentry) -> None:
+    line.env["SENTRY_DSN"] = sentry.dsn
+    with line.running():
+        line.publish("x" * 2000, "y" * 2001)
+        eventually(lambda: len(sentry.dead_letters()) == 2, within=20, what="both are told")
+    assert len({json.dumps(event["fingerprint"]) for event in sentry.dead_letters()}) == 1
+
+
+def test_the_tags_of_a_dead_letter_do_not_stay_on_what_is_told_later(line: Line, sentry: Sentry) -> None:
+    line.env["SENTRY_DSN"] = sentry.dsn
+    with line.running():
+        line.publish("x" * 2000)
+        eventually(sentry.dead_letters, within=20, what="it is told")
+        # An outage of the source: told too, and no dead letter.
+        line.client.delete("deploys")
+        line.client.set("deploys", "a string")
+        eventually(lambda: len(sentry.events()) > 1, within=20, what="the outage is told")
+    assert len(sentry.dead_letters()) == 1
+
+
+def test_an_outage_told_to_sentry_has_no_password_and_no_body(guarded: Line, sentry: Sentry) -> None:
+    line = guarded
+    line.env["SENTRY_DSN"] = sentry.dsn
+    with line.running():
+        line.publish(f'{{"card": "{SECRET}"}}')
+        line.settle(todos=1, letters=0)
+        line.client.execute_command("ACL", "SETUSER", "bot", "-xack", "-xreadgroup")
+        line.publish(f'{{"card": "{SECRET}", "card-holder": 2}}')
+        eventually(sentry.events, within=20, what="it is told")
+    assert_clean(sentry)
+
+
+def test_an_acknowledgement_that_a_list_refuses_is_told_without_the_body(guarded: Line, sentry: Sentry) -> None:
+    line = guarded
+    line.env["SENTRY_DSN"] = sentry.dsn
+    text = CONFIG.replace("redis-stream", "redis-list").replace('stream = "deploys"', 'list = "deploys"')
+    text = text.replace('body = "data"\n', "")
+    with line.running() as worker:
+        worker.kill_all()
+        (line.folder / "switchboard.toml").write_text(text % "generic")
+        line.client.execute_command("ACL", "SETUSER", "bot", "-lrem")
+        worker.start()
+        worker.wait_ready()
+        line.client.lpush("deploys", SECRET)
+        eventually(lambda: line.count("todos") == 1, within=20, what="it is stored")
+        eventually(sentry.events, within=10, what="the refusal is told")
+        assert_clean(sentry)
+        assert SECRET not in worker.output
+
+
+def test_without_a_dsn_nothing_is_sent(line: Line, sentry: Sentry) -> None:
+    # A proxy catches whatever would go anywhere.
+    line.env |= {"SENTRY_DSN": "", "HTTP_PROXY": sentry.dsn, "HTTPS_PROXY": sentry.dsn, "NO_PROXY": ""}
+    with line.running() as worker:
+        line.publish("x" * 2000)
+        line.settle(todos=0, letters=1)
+        assert worker.terminate() == 0
+        assert "dead letter from adapter deploys: too_large" in worker.output
+        assert "sentry" not in worker.output.lower()
+    assert sentry.requests == 0
+
+
+def test_a_sentry_that_does_not_answer_holds_nothing_up(line: Line) -> None:
+    line.env["SENTRY_DSN"] = f"http://public@127.0.0.1:{free_port()}/7"
+    with line.running() as worker:
+        line.publish("x" * 2000, '{"fine": 1}')
+        line.settle(todos=1, letters=1)
+        assert worker.terminate() == 0
