@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 
 from dramatiq.common import compute_backoff
@@ -15,7 +16,7 @@ LONGEST_WAIT = 5_000
 
 
 class Outage:
-    """The state of one server as its user sees it: there, or away since some time.
+    """The state of one server as its user sees it: there, or away since some time. Any thread may tell.
 
     ``who`` opens the log lines ("PostgreSQL"); ``fields`` are their structured ones.
     """
@@ -24,6 +25,7 @@ class Outage:
         self._who = who
         self._logger = logger
         self._fields = fields
+        self._lock = threading.Lock()
         self._since: float | None = None
         self._attempts = 0
         self._next_try = 0.0
@@ -40,16 +42,20 @@ class Outage:
 
     def failed(self, error: BaseException) -> None:
         """Notes a failure and sets the next try, jittered and exponential; logs only the first."""
-        now = time.monotonic()
-        if self._since is None:
-            self._since = now
-            self._logger.error("%s is unavailable: %s; trying again with backoff", self._who, error, extra=self._fields)
-        self._attempts, wait = compute_backoff(self._attempts, factor=FIRST_WAIT, max_backoff=LONGEST_WAIT)
-        self._next_try = now + wait / 1000
+        with self._lock:
+            now = time.monotonic()
+            if self._since is None:
+                self._since = now
+                self._logger.error(
+                    "%s is unavailable: %s; trying again with backoff", self._who, error, extra=self._fields
+                )
+            self._attempts, wait = compute_backoff(self._attempts, factor=FIRST_WAIT, max_backoff=LONGEST_WAIT)
+            self._next_try = now + wait / 1000
 
     def over(self) -> None:
         """Notes an answer; logs it where it ends an outage."""
-        if self._since is not None:
-            gone = time.monotonic() - self._since
-            self._logger.warning("%s is back after %.1f s", self._who, gone, extra=self._fields)
-        self._since, self._attempts, self._next_try = None, 0, 0.0
+        with self._lock:
+            if self._since is not None:
+                gone = time.monotonic() - self._since
+                self._logger.warning("%s is back after %.1f s", self._who, gone, extra=self._fields)
+            self._since, self._attempts, self._next_try = None, 0, 0.0
