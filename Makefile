@@ -48,6 +48,7 @@ forty-kills: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python bench/ingest.py
+	$(BIN)/python bench/todos.py
 
 clean:
 	rm -rf $(VENV) build dist

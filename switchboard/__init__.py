@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from .brokers import AdapterQueues, RedisBroker, StubBroker
+from .claimed import Todo
 from .errors import (
     AckFailed,
     BrokerUnavailable,
@@ -18,11 +19,16 @@ from .errors import (
     SwitchboardError,
 )
 from .ledger import Ledger, transaction
-from .model import Delivery, Event, Shape, Todo
+from .model import Delivery, Event, Shape, TodoRow
 from .pull import Outgoing, Publisher, PullAdapter, RedisList, RedisPubSub, RedisStream
+from .todo_actor import todo
 
 if TYPE_CHECKING:
+    import dramatiq
+
     from .brokers.rabbitmq import RabbitmqBroker
+
+    create_todo: dramatiq.Actor[Any, Any]
 
 __all__ = [
     "AckFailed",
@@ -52,6 +58,9 @@ __all__ = [
     "StubBroker",
     "SwitchboardError",
     "Todo",
+    "TodoRow",
+    "create_todo",
+    "todo",
     "transaction",
 ]
 
@@ -62,4 +71,9 @@ def __getattr__(name: str) -> Any:
         from .brokers.rabbitmq import RabbitmqBroker
 
         return RabbitmqBroker
+    # Declared on the broker in force, which is there only once a team has set its own.
+    if name == "create_todo":
+        from .create_todo_actor import create_todo_actor
+
+        return create_todo_actor()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 COUNTERS = {
     "switchboard_deliveries": ("Deliveries that are committed, by what became of them.", ("adapter", "outcome")),
     "switchboard_dead_letters": ("New dead letters.", ("adapter", "reason")),
+    "switchboard_leases_lost": ("Todos whose lease went to another before their handler ended.", ("queue",)),
     "switchboard_lost_at_source": ("Messages that the source dropped before they were stored.", ("adapter",)),
 }
 

@@ -6,6 +6,7 @@ Importing it declares Switchboard's actors on the broker in force (``brokers.in_
 
 from ..brokers import broker_in_force
 from ..config import load_adapters
+from ..create_todo_actor import create_todo_actor
 from ..errors import ConfigError
 from .ingest import declare_ingest
 from .sentry import set_up_sentry
@@ -17,8 +18,9 @@ try:
     for _adapter in load_adapters():
         broker.add_adapter(_adapter)
     broker.each_adapter(lambda adapter: declare_ingest(broker, adapter))
-    prune = declare_upkeep(broker)
+    create_todo = create_todo_actor(broker)
+    prune, reap = declare_upkeep(broker)
 except ConfigError as error:
     raise SystemExit(f"switchboard: {error}") from None
 
-__all__ = ["broker", "prune"]
+__all__ = ["broker", "create_todo", "prune", "reap"]

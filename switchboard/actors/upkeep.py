@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import dramatiq
@@ -20,20 +21,26 @@ QUEUE = "switchboard.upkeep"
 TIME_LIMIT = 3_600_000
 
 
-def declare_upkeep(broker: AdapterQueues) -> dramatiq.Actor[Any, Any]:
-    """Declares ``switchboard.prune``, hourly; adds periodiq's middleware where it is missing."""
+def declare_upkeep(broker: AdapterQueues) -> tuple[dramatiq.Actor[Any, Any], dramatiq.Actor[Any, Any]]:
+    """Declares ``switchboard.prune``, hourly, and ``switchboard.reap``, each minute; adds periodiq's middleware where
+    it is missing.
+    """
     if not any(isinstance(middleware, PeriodiqMiddleware) for middleware in broker.middleware):
         broker.add_middleware(PeriodiqMiddleware())
+    return _declare(broker, "prune", _prune, "7 * * * *"), _declare(broker, "reap", _reap, "* * * * *")
+
+
+def _declare(broker: AdapterQueues, name: str, function: Callable[[], None], schedule: str) -> dramatiq.Actor[Any, Any]:
     actor: dramatiq.Actor[Any, Any] = dramatiq.actor(
-        actor_name="switchboard.prune",
+        actor_name=f"switchboard.{name}",
         queue_name=QUEUE,
         broker=broker,
         store_then_ack=True,
-        periodic=cron("7 * * * *"),
+        periodic=cron(schedule),
         time_limit=TIME_LIMIT,
         # The next tick is the retry.
         max_retries=0,
-    )(_prune)
+    )(function)
     return actor
 
 
@@ -41,3 +48,10 @@ def _prune() -> None:
     pruned = ledger.prune(ledger.transaction())
     if pruned is not None:
         logger.info("pruned %d events and %d todos", pruned.events, pruned.todos)
+
+
+def _reap() -> None:
+    """Requeues what no consumer's timer does: the queues that no worker here has a handler for."""
+    requeued = ledger.reap_expired(ledger.transaction())
+    if requeued.pending or requeued.failed:
+        logger.info("requeued %d todos, failed %d in their last attempt", requeued.pending, requeued.failed)

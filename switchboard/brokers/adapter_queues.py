@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import dramatiq
@@ -12,9 +13,12 @@ from ..errors import ConfigError, SwitchboardError
 from ..ledger import Ledger, migrate, upsert_adapter
 from ..middleware import Lifecycle, StoreThenAck
 from ..model import Route
+from ..process_name import process_name
 from ..pull import PullAdapter
 from .adapter_consumer import AdapterConsumer, ingest_actor_name
 from .gate import IngestGate
+from .todo_consumer import TodoConsumer, TodoOptions
+from .todo_listener import TodoListener
 
 if TYPE_CHECKING:
     _Base = dramatiq.Broker
@@ -25,6 +29,15 @@ else:
 ADAPTER_PREFIX = "adapter."
 
 
+#: What the queue of todos is called: ``todo.<queue>``.
+TODO_PREFIX = "todo."
+
+
+def todo_queue(name: str) -> str:
+    """The Dramatiq queue that claims the todos of that queue."""
+    return TODO_PREFIX + name
+
+
 def adapter_queue(name: str) -> str:
     """The Dramatiq queue of the adapter with that name."""
     return ADAPTER_PREFIX + name
@@ -33,9 +46,9 @@ def adapter_queue(name: str) -> str:
 class AdapterQueues(_Base):
     """Goes before a broker class: ``class Broker(switchboard.AdapterQueues, RedisBroker)``.
 
-    It answers for the queues ``adapter.<name>``, each read by a pull adapter; all others are the broker's own,
-    untouched. Consumers live on the broker: Dramatiq makes a consumer anew after an error, and what is held must
-    survive that.
+    It answers for the queues ``adapter.<name>``, each read by a pull adapter, and ``todo.<queue>``, each claimed from
+    the ledger; all others are the broker's own, untouched. Consumers live on the broker: Dramatiq makes a consumer
+    anew after an error, and what is held must survive that.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -44,6 +57,9 @@ class AdapterQueues(_Base):
         self._routes: dict[str, Route] = {}
         self._ledger: Ledger | None = None
         self._adapter_consumers: dict[str, AdapterConsumer] = {}
+        self._todo_queues: dict[str, TodoOptions] = {}
+        self._todo_consumers: dict[str, TodoConsumer] = {}
+        self._listener: TodoListener | None = None
         self._gate = IngestGate()
         self._adapter_listeners: list[Callable[[PullAdapter], None]] = []
         #: Whether Switchboard's own actors are on this broker.
@@ -65,8 +81,10 @@ class AdapterQueues(_Base):
 
     @property
     def in_use(self) -> bool:
-        """Whether this broker has anything that needs the ledger: an adapter, or a ``store_then_ack`` actor."""
-        return bool(self.adapters) or any(actor.options.get("store_then_ack") for actor in self.actors.values())
+        """Whether anything of this broker's needs the ledger: an adapter, a todo queue, a ``store_then_ack`` actor."""
+        return bool(self.adapters or self._todo_queues) or any(
+            actor.options.get("store_then_ack") for actor in self.actors.values()
+        )
 
     def add_adapter(self, adapter: PullAdapter) -> None:
         """Declares the adapter's queue, which the worker that runs ``switchboard.actors`` reads.
@@ -92,6 +110,28 @@ class AdapterQueues(_Base):
         for adapter in self.adapters.values():
             listener(adapter)
 
+    @contextmanager
+    def todo_queue_of(self, queue: str, options: TodoOptions) -> Iterator[None]:
+        """Declares the queue ``todo.<queue>``, which claims from the ledger, for the one actor declared inside.
+
+        ``ConfigError`` where it has one already; the queue stays free where the actor is refused.
+        """
+        if queue in self._todo_queues:
+            raise ConfigError(f"todo queue {queue!r} has a handler already")
+        self._todo_queues[queue] = options
+        try:
+            yield
+        except BaseException:
+            del self._todo_queues[queue]
+            raise
+        self.emit_before("declare_queue", todo_queue(queue))
+        self.emit_after("declare_queue", todo_queue(queue))
+
+    def _nudge(self, queue: str | None) -> None:
+        for consumer in list(self._todo_consumers.values()):
+            if queue is None or consumer.queue == queue:
+                consumer.nudge()
+
     def _adapter_of(self, queue_name: str) -> PullAdapter | None:
         if not queue_name.startswith(ADAPTER_PREFIX):
             return None
@@ -100,14 +140,20 @@ class AdapterQueues(_Base):
     # dramatiq.Broker, for our queues
 
     def declare_queue(self, queue_name: str, *args: Any, **kwargs: Any) -> None:
-        if self._adapter_of(queue_name) is None:
+        if not self._is_ours(queue_name):
             super().declare_queue(queue_name, *args, **kwargs)
 
     def get_declared_queues(self) -> set[str]:
         # A set of our own: within Broker.__init__ it is a dict still.
-        return set(super().get_declared_queues()) | {adapter_queue(name) for name in self.adapters}
+        ours = {adapter_queue(name) for name in self.adapters} | {todo_queue(name) for name in self._todo_queues}
+        return set(super().get_declared_queues()) | ours
 
     def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
+        if message.queue_name.startswith(TODO_PREFIX):
+            raise SwitchboardError(
+                f"queue {message.queue_name!r} is claimed from the ledger: nothing can be enqueued on it; make a todo, "
+                f"`switchboard.create_todo.send(queue={message.queue_name.removeprefix(TODO_PREFIX)!r}, …)`"
+            )
         if message.queue_name.startswith(ADAPTER_PREFIX):
             # A copy (a retry, say) would be acknowledged in place of the original (dramatiq#545).
             raise SwitchboardError(
@@ -117,6 +163,8 @@ class AdapterQueues(_Base):
         return super().enqueue(message, delay=delay)
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 30000) -> dramatiq.Consumer:
+        if queue_name.startswith(TODO_PREFIX) and self._is_ours(queue_name):
+            return self._consume_todos(queue_name, prefetch, timeout)
         adapter = self._adapter_of(queue_name)
         if adapter is None:
             return super().consume(queue_name, prefetch, timeout)
@@ -125,6 +173,28 @@ class AdapterQueues(_Base):
             route = self._routes[adapter.name]
             consumer = AdapterConsumer(adapter, route, queue_name, self.ledger, self._gate, timeout / 1000)
             self._adapter_consumers[queue_name] = consumer
+        return consumer
+
+    def _is_ours(self, queue_name: str) -> bool:
+        if queue_name.startswith(TODO_PREFIX):
+            return queue_name.removeprefix(TODO_PREFIX) in self._todo_queues
+        return self._adapter_of(queue_name) is not None
+
+    def _consume_todos(self, queue_name: str, prefetch: int, timeout: int) -> TodoConsumer:
+        consumer = self._todo_consumers.get(queue_name)
+        if consumer is None or consumer.stopped:
+            queue = queue_name.removeprefix(TODO_PREFIX)
+            consumer = TodoConsumer(
+                queue,
+                queue_name,
+                next(actor for actor in self.actors.values() if actor.queue_name == queue_name),
+                self._todo_queues[queue],
+                self.ledger,
+                worker=process_name(),
+                prefetch=prefetch,
+                timeout_seconds=timeout / 1000,
+            )
+            self._todo_consumers[queue_name] = consumer
         return consumer
 
     def _register_adapters(self) -> None:
@@ -173,19 +243,27 @@ class AdapterQueues(_Base):
                     f"modules, `dramatiq myapp.tasks switchboard.actors`"
                 )
         # One a worker thread, and one a consumer that looks after its adapter.
-        self.ledger.max_size = worker_threads + len(self.adapters) + 1
+        self.ledger.max_size = worker_threads + len(self.adapters) + len(self._todo_queues) + 1
         self.ledger.open()
         migrate(self.ledger)
         self._register_adapters()
+        if self._todo_queues and self.ledger.notify:
+            self._listener = TodoListener(self.ledger, self._nudge)
+            self._listener.start()
 
     def stop_reading(self) -> None:
         """Ends all reading from sources; what is being stored goes on, and has to be quick about it."""
-        for consumer in self._adapter_consumers.values():
-            consumer.stop()
+        for adapter_consumer in self._adapter_consumers.values():
+            adapter_consumer.stop()
+        for todo_consumer in self._todo_consumers.values():
+            todo_consumer.stop()
         if self._ledger is not None:
             self._ledger.stop()
 
     def end_serving(self) -> None:
-        """Closes the ledger."""
+        """Ends listening and closes the ledger."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.stop()
         if self._ledger is not None:
             self._ledger.close()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import get_args
 
 import click
 
-from ..errors import Conflict, LedgerUnavailable, SwitchboardError
+from ..errors import Conflict
 from ..ledger import (
     Connection,
     DeadLetterBody,
     DeadLetterRow,
-    Ledger,
     get_dead_letter,
     list_dead_letters,
     resolve_dead_letter,
@@ -21,15 +20,13 @@ from ..ledger import (
 from ..model import DeadLetterReason
 from ..redact import redact, redact_headers
 from ..replay import replay
-from .database import ledger_connection, open_ledger
+from .database import ledger_connection
 from .options import before_option, ids_argument, limit_option, some_ids_argument
 from .output import as_row, json_option, write_records, write_table
+from .settle import SELECTED_PAGE, selected, settle
 
 #: Characters of a body that a person is shown; ``--body`` writes all of it.
 LONGEST_BODY = 4000
-
-#: Dead letters looked up at a time where a filter selects them.
-SELECTED_PAGE = 500
 
 adapter_option = click.option("--adapter", metavar="NAME", help="Only dead letters of this adapter.")
 reason_option = click.option("--reason", type=click.Choice(get_args(DeadLetterReason)), help="Only with this reason.")
@@ -164,38 +161,14 @@ def _settle(
     settle_one: Callable[[Connection, int], str],
     as_json: bool,
 ) -> None:
-    """Settles each in its own transaction, and fails at the end where any could not be."""
     if bool(ids) == bool(adapter or reason):
         raise click.UsageError("give the IDs, or select with --adapter and --reason")
-    rows: list[dict[str, object]] = []
-    with open_ledger() as ledger:
-        for letter_id in ids or _selected(ledger, adapter, reason):
-            try:
-                with ledger.transaction(doing=f"{doing} dead letter {letter_id}") as transaction:
-                    outcome = settle_one(transaction.connection, letter_id)
-            except LedgerUnavailable:
-                raise
-            except SwitchboardError as error:
-                outcome = f"failed: {redact(str(error))}"
-            rows.append({"id": letter_id, "outcome": outcome})
-    write_table(rows, ("id", "outcome"), nothing="no dead letters", as_json=as_json, free_text=("outcome",))
-    failed = sum(str(row["outcome"]).startswith("failed") for row in rows)
-    if failed:
-        raise SwitchboardError(f"{doing}: {failed} of {len(rows)} dead letters failed")
 
+    def page(connection: Connection, before: int | None) -> list[int]:
+        found = list_dead_letters(connection, adapter=adapter, reason=reason, before=before, limit=SELECTED_PAGE)
+        return [letter.id for letter in found]
 
-def _selected(ledger: Ledger, adapter: str | None, reason: DeadLetterReason | None) -> Iterator[int]:
-    """The unresolved ones, newest first, a page at a time."""
-    before = None
-    while True:
-        with ledger.transaction(doing="list dead letters") as transaction:
-            page = list_dead_letters(
-                transaction.connection, adapter=adapter, reason=reason, before=before, limit=SELECTED_PAGE
-            )
-        yield from (letter.id for letter in page)
-        if len(page) < SELECTED_PAGE:
-            return
-        before = page[-1].id
+    settle(doing, "dead letter", lambda ledger: ids or selected(ledger, "list dead letters", page), settle_one, as_json)
 
 
 def _row(letter: DeadLetterBody) -> dict[str, object]:

@@ -132,7 +132,7 @@ class Outside:
 
 
 def _pid(consumer: str) -> int:
-    """Consumers are named ``host/namespace/pid/start`` (``pull.process_name``); 0 for any other."""
+    """Consumers are named ``host/namespace/pid/start`` (``process_name``); 0 for any other."""
     parts = consumer.split("/")
     return int(parts[2]) if len(parts) == 4 and parts[2].isdecimal() else 0
 

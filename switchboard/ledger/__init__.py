@@ -5,6 +5,22 @@ and work without Dramatiq.
 """
 
 from .adapters import AdapterRow, adapter_enabled, get_adapter, list_adapters, set_adapter_enabled, upsert_adapter
+from .claims import (
+    LEASE,
+    Requeued,
+    cancel_todo,
+    claim_rows,
+    claim_todo,
+    claim_todos,
+    complete_todo,
+    complete_todos,
+    extend_leases,
+    fail_todo,
+    heartbeat,
+    reap_expired,
+    release_todos,
+    retry_todo,
+)
 from .connection import STATEMENT_TIMEOUT, Connection, savepoint
 from .dead_letters import (
     DeadLetterBody,
@@ -14,10 +30,11 @@ from .dead_letters import (
     list_dead_letters,
     resolve_dead_letter,
 )
-from .events import get_event, insert_event
+from .events import get_event, insert_event, remember_message
 from .exclusive import ExclusiveLock
 from .intake import Keyed, insert_batch
 from .migrator import migrate
+from .notify import CHANNEL, ask, heard, listen
 from .pending_acks import forget_acks, note_pending_acks, ready_acks
 from .pool import Ledger, Transaction, current_transaction, transaction
 from .retention import Pruned, prune
@@ -25,6 +42,8 @@ from .settings import get_setting, set_setting
 from .todos import create_todo, get_todo, list_todos
 
 __all__ = [
+    "CHANNEL",
+    "LEASE",
     "STATEMENT_TIMEOUT",
     "AdapterRow",
     "Connection",
@@ -34,27 +53,44 @@ __all__ = [
     "Keyed",
     "Ledger",
     "Pruned",
+    "Requeued",
     "Transaction",
     "adapter_enabled",
+    "ask",
+    "cancel_todo",
+    "claim_rows",
+    "claim_todo",
+    "claim_todos",
+    "complete_todo",
+    "complete_todos",
     "create_todo",
     "current_transaction",
+    "extend_leases",
+    "fail_todo",
     "forget_acks",
     "get_adapter",
     "get_dead_letter",
     "get_event",
     "get_setting",
     "get_todo",
+    "heard",
+    "heartbeat",
     "insert_batch",
     "insert_dead_letters",
     "insert_event",
     "list_adapters",
     "list_dead_letters",
     "list_todos",
+    "listen",
     "migrate",
     "note_pending_acks",
     "prune",
     "ready_acks",
+    "reap_expired",
+    "release_todos",
+    "remember_message",
     "resolve_dead_letter",
+    "retry_todo",
     "savepoint",
     "set_adapter_enabled",
     "set_setting",

@@ -56,6 +56,8 @@ class Connection(psycopg.Connection[TupleRow]):
 
     patience: timedelta = STATEMENT_TIMEOUT
     stop: Stop | None = None
+    #: Whether this connection's transactions nudge those who wait for todos.
+    notify: bool = True
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         """As psycopg's ``wait`` (every statement and commit passes through it), with an end.

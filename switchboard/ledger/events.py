@@ -29,6 +29,13 @@ ON CONFLICT (source, external_id) WHERE external_id IS NOT NULL DO UPDATE SET ex
 RETURNING {}
 """).format(_COLUMNS)
 
+_REMEMBER = sql.SQL("""
+INSERT INTO events (source, family, external_id, trust_mode, content_type, payload, payload_size)
+VALUES (%s, 'queue', %s, 'queue', 'application/json', %s, %s)
+ON CONFLICT (source, external_id) WHERE external_id IS NOT NULL DO NOTHING
+RETURNING id
+""")
+
 _GET = sql.SQL("SELECT {} FROM events WHERE id = %s").format(_COLUMNS)
 
 
@@ -70,6 +77,15 @@ def insert_event(
                 source_ip,
             ),
         ).fetchone() or _missing("just inserted")
+
+
+def remember_message(
+    connection: Connection, source: str, external_id: str, payload: bytes, *, timeout: timedelta | None = None
+) -> int | None:
+    """Stores a message that comes by the team's own transport and returns its event's id; None where it is known."""
+    with within(connection, timeout, "insert event"):
+        row = connection.execute(_REMEMBER, (source, external_id, payload, len(payload))).fetchone()
+    return None if row is None else int(row[0])
 
 
 def get_event(connection: Connection, event_id: int, *, timeout: timedelta | None = None) -> Event:

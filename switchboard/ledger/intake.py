@@ -13,6 +13,7 @@ from ..errors import LedgerUnavailable
 from ..model import Delivery, Route, Shape
 from ..normalize import storable_text
 from .connection import Connection, within
+from .notify import CHANNEL
 from .wire import ByteaArray, JsonbArray, TextArray
 
 _INCOMING = sql.SQL("""
@@ -23,6 +24,11 @@ incoming AS MATERIALIZED (
                           content_type, headers, verify_detail, source_ip, n)
 )
 """)
+
+# In the same round trip; equal ones of a transaction are one.
+_NOTIFY = sql.SQL("CASE WHEN %(notify)s AND count(*) > 0 THEN pg_notify({}, %(queue)s) END").format(
+    sql.Literal(CHANNEL)
+)
 
 # Incoming rows are ordered by key, and inserted in that order: unordered batches of two sessions deadlock.
 # A todo's payload is derived from the bytes already sent, unless its shape says otherwise.
@@ -43,8 +49,8 @@ WITH {incoming}, stored AS (
     ON CONFLICT (queue, idempotency_key)
         WHERE idempotency_key IS NOT NULL AND state <> 'done' AND state <> 'failed' DO NOTHING
 )
-SELECT count(*) FROM stored
-""").format(incoming=_INCOMING)
+SELECT count(*), {notify} FROM stored
+""").format(incoming=_INCOMING, notify=_NOTIFY)
 
 # Without a native id the live todo is what a redelivery is known by, so it comes first, and its event only with it.
 _INSERT_WITHOUT_ID = sql.SQL("""
@@ -64,8 +70,8 @@ WITH {incoming}, made AS (
            content_type, headers, body, octet_length(body), source_ip::inet
     FROM incoming JOIN made ON made.idempotency_key = incoming.key ORDER BY n
 )
-SELECT count(*) FROM made
-""").format(incoming=_INCOMING)
+SELECT count(*), {notify} FROM made
+""").format(incoming=_INCOMING, notify=_NOTIFY)
 
 # A statement of its own: the insert cannot see what another session has committed while it waited for it.
 _COMPARE = sql.SQL("""
@@ -121,6 +127,7 @@ def insert_batch(
                 "trust_mode": route.trust_mode,
                 "verified": route.verified,
                 "queue": route.queue,
+                "notify": connection.notify,
             },
         ).fetchone()
         new: int = counted[0] if counted else 0

@@ -78,9 +78,20 @@ class Ledger:
     Nothing connects before the first use, and a pool never crosses a fork: a child opens its own.
     """
 
-    def __init__(self, url: str, *, max_size: int = 10, statement_timeout: timedelta = STATEMENT_TIMEOUT) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        max_size: int = 10,
+        statement_timeout: timedelta = STATEMENT_TIMEOUT,
+        notify: bool = True,
+        listen_url: str = "",
+    ) -> None:
         self._url = url
         self.max_size = max_size
+        #: Whether new todos are announced, and listened for.
+        self.notify = notify
+        self._listen_url = listen_url
         self.statement_timeout = statement_timeout
         self._lock = threading.Lock()
         self._pool: ConnectionPool[Connection] | None = None
@@ -89,11 +100,18 @@ class Ledger:
 
     @classmethod
     def from_environment(cls) -> Ledger:
-        """The ledger at ``DATABASE_URL``; ``ConfigError`` where that is unset or empty."""
+        """The ledger at ``DATABASE_URL``; ``ConfigError`` where that is unset or empty.
+
+        ``SWITCHBOARD_NOTIFY=off`` turns notifications off; ``SWITCHBOARD_LISTEN_URL`` is an address to listen at where
+        ``DATABASE_URL`` is a pooler's.
+        """
         url = os.environ.get("DATABASE_URL", "").strip()
         if not url:
             raise ConfigError("db: empty DATABASE_URL")
-        return cls(url)
+        notify = os.environ.get("SWITCHBOARD_NOTIFY", "").strip().lower() or "on"
+        if notify not in ("on", "off"):
+            raise ConfigError(f"SWITCHBOARD_NOTIFY: expected on or off, got {notify!r}")
+        return cls(url, notify=notify == "on", listen_url=os.environ.get("SWITCHBOARD_LISTEN_URL", "").strip())
 
     def __repr__(self) -> str:
         return f"<Ledger {'open' if self._pool else 'closed'}, at most {self.max_size} connections>"
@@ -108,6 +126,9 @@ class Ledger:
             if self._pool is not None and self._pid == os.getpid():
                 return
             conninfo = self._conninfo()
+            if self._listen_url:
+                # What is wrong with it stops the start, not the thread that would listen.
+                self._conninfo(self._listen_url)
             self._ping(conninfo)
             self._stop = Stop()
             pool: ConnectionPool[Connection] = ConnectionPool(
@@ -129,21 +150,23 @@ class Ledger:
             _quiet_pool_log()
             self._pool, self._pid = pool, os.getpid()
 
-    def _conninfo(self) -> str:
+    def _conninfo(self, url: str = "") -> str:
+        variable = "SWITCHBOARD_LISTEN_URL" if url else "DATABASE_URL"
+        url = url or self._url
         try:
-            given = conninfo_to_dict(self._url)
+            given = conninfo_to_dict(url)
         except psycopg.ProgrammingError:
             # The parser's message can quote the part that holds the password.
-            raise ConfigError("db: connect: DATABASE_URL is not a PostgreSQL address") from None
+            raise ConfigError(f"db: connect: {variable} is not a PostgreSQL address") from None
         if "@" in str(given.get("host", "")):
             # A password with an @ of its own: what follows would be shown as the host.
-            raise ConfigError("db: connect: DATABASE_URL: special characters in a password must be percent-encoded")
+            raise ConfigError(f"db: connect: {variable}: special characters in a password must be percent-encoded")
         defaults: dict[str, str | int] = {
             "connect_timeout": int(CONNECT_TIMEOUT.total_seconds()),
             "application_name": "switchboard",
             "keepalives_idle": 30,
         }
-        return make_conninfo(self._url, **{key: value for key, value in defaults.items() if key not in given})
+        return make_conninfo(url, **{key: value for key, value in defaults.items() if key not in given})
 
     def _ping(self, conninfo: str) -> None:
         try:
@@ -162,6 +185,7 @@ class Ledger:
     def _configure(self, connection: Connection) -> None:
         connection.stop = self._stop
         connection.patience = self.statement_timeout
+        connection.notify = self.notify
         register_arrays(connection)
 
     @contextmanager
@@ -205,13 +229,15 @@ class Ledger:
             pool.putconn(connection)
         open_transaction.committed()
 
-    def connect(self) -> Connection:
+    def connect(self, *, listening: bool = False) -> Connection:
         """A connection beside the pool, for what holds one long; the caller closes it.
 
-        Raises ``LedgerUnavailable`` where there is none to be had.
+        One for ``listening`` commits by itself, and goes past a pooler where there is an address for it. Raises
+        ``LedgerUnavailable`` where there is none to be had.
         """
+        conninfo = self._conninfo(self._listen_url if listening else "")
         try:
-            connection = Connection.connect(self._conninfo(), prepare_threshold=None)
+            connection = Connection.connect(conninfo, prepare_threshold=None, autocommit=listening)
         except psycopg.Error as error:
             raise LedgerUnavailable(f"connect: {_one_line(error)}") from error
         self._configure(connection)

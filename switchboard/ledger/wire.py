@@ -42,6 +42,17 @@ class PackedArray:
         self.packed = b"".join(parts)
 
 
+class BigintArray(PackedArray):
+    """``bigint[]``."""
+
+    element_oid = 20
+
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> BigintArray:
+        """The array of these numbers."""
+        return cls([number.to_bytes(8, "big", signed=True) for number in numbers])
+
+
 class ByteaArray(PackedArray):
     """``bytea[]``."""
 
@@ -77,6 +88,10 @@ class _ByteaArrayDumper(_PackedDumper):
     oid = 1001
 
 
+class _BigintArrayDumper(_PackedDumper):
+    oid = 1016
+
+
 class _TextArrayDumper(_PackedDumper):
     oid = 1009
 
@@ -86,13 +101,17 @@ class _JsonbArrayDumper(_PackedDumper):
 
 
 def as_jsonb(value: object) -> str:
-    """The value as JSON text that ``jsonb`` can hold: U+0000 and lone surrogates become U+FFFD."""
-    text = json.dumps(value)
+    """The value as JSON text that ``jsonb`` can hold: U+0000 and lone surrogates become U+FFFD.
+
+    Raises ``ValueError``, ``TypeError`` or ``RecursionError`` for what JSON cannot say.
+    """
+    text = json.dumps(value, allow_nan=False)
     return storable_json(text) or text
 
 
 def register_arrays(connection: Connection[object]) -> None:
     """Lets the connection take the arrays above as parameters."""
+    connection.adapters.register_dumper(BigintArray, _BigintArrayDumper)
     connection.adapters.register_dumper(ByteaArray, _ByteaArrayDumper)
     connection.adapters.register_dumper(TextArray, _TextArrayDumper)
     connection.adapters.register_dumper(JsonbArray, _JsonbArrayDumper)

@@ -12,8 +12,8 @@ import redis
 from pydantic import Field, field_validator
 
 from ..model import Delivery
+from ..process_name import is_gone, process_name
 from .base import Lag, Outgoing
-from .process_name import is_gone, process_name
 from .redis_adapter import SHORTEST_BLOCK, RedisAdapter, RedisOptions, refuse_all_but_bodies
 from .redis_client import as_text, execute, to_ack_error, translated
 

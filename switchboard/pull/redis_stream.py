@@ -12,8 +12,8 @@ from pydantic import Field
 
 from ..errors import BrokerUnavailable, PublishRejected
 from ..model import Delivery
+from ..process_name import is_gone, process_name
 from .base import Lag, Outgoing
-from .process_name import is_gone, process_name
 from .redis_adapter import SHORTEST_BLOCK, RedisAdapter, RedisOptions
 from .redis_client import as_text, execute, to_ack_error, translated
 from .stream_fields import Fields, deliver, fields_of

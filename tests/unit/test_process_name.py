@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from switchboard.pull.process_name import is_gone, process_name
+from switchboard.process_name import is_gone, process_name
 
 linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="start times are read from /proc")
 
-SAY_NAME = "from switchboard.pull.process_name import process_name; print(process_name(), flush=True)"
+SAY_NAME = "from switchboard.process_name import process_name; print(process_name(), flush=True)"
 SAY_NAME_AND_WAIT = SAY_NAME + "; input()"
 
 
@@ -59,7 +59,7 @@ def test_a_fork_has_a_name_of_its_own() -> None:
     # What has been asked for before a fork must not be answered after it: Dramatiq's workers are forks.
     code = (
         "import os, sys\n"
-        "from switchboard.pull.process_name import process_name\n"
+        "from switchboard.process_name import process_name\n"
         "before = process_name()\n"
         "pid = os.fork()\n"
         "if pid == 0:\n"

@@ -1,0 +1,421 @@
+"""The consumer of a ``todo.<queue>`` queue: claims todos, keeps their leases, and writes how each ended."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import dramatiq
+from dramatiq.broker import MessageProxy
+from dramatiq.common import compute_backoff
+
+from ..backoff import Outage
+from ..claimed import Hold, LeaseLost, Todo
+from ..errors import Conflict, LedgerError, LedgerUnavailable
+from ..ledger import (
+    LEASE,
+    STATEMENT_TIMEOUT,
+    Connection,
+    Ledger,
+    claim_rows,
+    complete_todos,
+    extend_leases,
+    fail_todo,
+    reap_expired,
+    release_todos,
+    savepoint,
+)
+from ..metrics import count
+from ..redact import safe_text
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks for todos where nobody was nudged, and between two requeuings of leases that ran out.
+SCAN_INTERVAL, REQUEUE_INTERVAL = 1.0, 1.0
+
+#: Todos held at once, at most, where handlers are quick: claiming and completing are worth a round trip together.
+MOST_HELD = 512
+
+#: Seconds in which what is held has to be worked off for more to be held, and from which less is.
+QUICK, SLOW = 0.1, 1.0
+
+#: Waits before a failed todo is tried again, where its handler does not say.
+MIN_BACKOFF, MAX_BACKOFF = timedelta(seconds=15), timedelta(hours=1)
+
+#: The shortest time a statement gets, however short the leases are.
+SHORTEST_PATIENCE = timedelta(milliseconds=500)
+
+#: Seconds that a todo waits which a middleware skipped or refused: at once would be again and again.
+SKIPPED_WAIT = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class TodoOptions:
+    """How the todos of one queue are worked."""
+
+    #: How long a claim holds without a heartbeat; the worker extends it each third of that.
+    lease: timedelta = LEASE
+    #: The first wait before a failed todo is tried again, about; later ones double.
+    min_backoff: timedelta = MIN_BACKOFF
+    #: The longest such wait.
+    max_backoff: timedelta = MAX_BACKOFF
+    #: Whose todos are worked beside those of nobody in particular.
+    assignee: str | None = None
+    #: Whether the handler's own transaction completes the todo.
+    store_then_ack: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a todo's time in this worker ended: completed by its receipt, failed by an error, or else released."""
+
+    todo: Todo
+    error: BaseException | None = None
+    #: None: back to pending at once. Else it waits for so long.
+    wait: timedelta | None = None
+    final: bool = False
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return self.todo.id, self.todo.owner or ""
+
+
+class _Offer(MessageProxy):
+    """A todo on its way through the worker, which notes why it failed."""
+
+    failure: BaseException | None = None
+
+    def stuff_exception(self, exception: BaseException) -> None:
+        self.failure = exception
+        super().stuff_exception(exception)
+
+
+class TodoConsumer(dramatiq.Consumer):
+    """Claims as many todos as its worker gets through, extends what it holds, and completes in groups.
+
+    One transaction writes what has ended and claims anew; the worker's threads never wait for it. ``__next__`` is
+    called by the consumer's thread, ``ack`` and ``nack`` by the worker's. A todo is completed on the receipt of a
+    handler that returned, and on nothing else: what was skipped or refused is released.
+    """
+
+    def __init__(
+        self, queue: str, queue_name: str, actor: dramatiq.Actor[Any, Any], options: TodoOptions, ledger: Ledger,
+        *, worker: str, prefetch: int, timeout_seconds: float,
+    ) -> None:  # fmt: skip
+        self._queue = queue
+        self._queue_name = queue_name
+        self._actor = actor
+        self._options = options
+        self._ledger = ledger
+        self._worker = worker
+        self._prefetch = prefetch
+        self._timeout = timeout_seconds
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._nudged = True
+        self._claimed: deque[Todo] = deque()
+        #: By message id: offered to the worker and not yet answered.
+        self._in_flight: dict[str, Todo] = {}
+        self._ended: list[_End] = []
+        self._most = prefetch
+        #: After a refusal: what has ended is written one by one.
+        self._carefully = False
+        #: A statement that waits for somebody's lock must not cost what is held its leases.
+        self._patience = max(SHORTEST_PATIENCE, min(STATEMENT_TIMEOUT, options.lease / 4))
+        self._fields: dict[str, object] = {"queue": queue}
+        self._outage = Outage(f"todo queue {queue}: the ledger", logger, self._fields)
+        now = time.monotonic()
+        self._scan_at = self._requeue_at = self._extend_at = self._claimed_at = now
+
+    @property
+    def queue(self) -> str:
+        """The todo queue it claims from."""
+        return self._queue
+
+    @property
+    def stopped(self) -> bool:
+        """Whether its worker has been told to stop."""
+        return self._stopping
+
+    def nudge(self) -> None:
+        """There may be new todos: any thread may say so."""
+        with self._changed:
+            self._nudged = True
+            self._changed.notify_all()
+
+    # Claiming: the consumer's thread
+
+    def __next__(self) -> MessageProxy | None:
+        deadline = time.monotonic() + self._timeout
+        try:
+            return self._next(deadline)
+        except LedgerError as error:
+            self._outage.failed(error)
+        return None
+
+    def _next(self, deadline: float) -> MessageProxy | None:
+        if self._claimed and not self._stopping:
+            return self._offer(self._claimed.popleft())
+        if self._outage.wait_seconds:
+            return self._pause(deadline, self._outage.wait_seconds, wake=False)
+        now = time.monotonic()
+        self._extend_leases(now)
+        self._requeue_expired(now)
+        wanted = self._wanted(now)
+        if self._ended or wanted:
+            self._exchange(wanted)
+            return self._offer(self._claimed.popleft()) if self._claimed and not self._stopping else None
+        return self._pause(deadline, self._due_at() - now)
+
+    def _due_at(self) -> float:
+        """The monotonic second at which something is to be done that no thread will wake this one for."""
+        due = [self._extend_at]
+        if not self._stopping:
+            due.append(self._requeue_at)
+            if self._held_count() < self._most:
+                due.append(self._scan_at)
+        return min(due)
+
+    def _wanted(self, now: float) -> int:
+        """How many to claim now: none while nothing says that there are any."""
+        held = self._held_count()
+        if self._stopping or held >= self._most or not (self._nudged or now >= self._scan_at):
+            return 0
+        return self._most - held
+
+    def _exchange(self, wanted: int) -> None:
+        """Writes how what is held has ended, and claims anew, in one transaction."""
+        with self._changed:
+            ended, self._ended = self._ended, []
+            self._nudged = False
+        try:
+            with self._ledger.transaction(timeout=self._patience, doing=f"todos of {self._queue}") as transaction:
+                self._write(transaction.connection, ended, carefully=self._carefully)
+                rows = []
+                if wanted:
+                    rows = claim_rows(
+                        transaction.connection,
+                        self._queue,
+                        worker=self._worker,
+                        limit=wanted,
+                        lease=self._options.lease,
+                        assignee=self._options.assignee,
+                    )
+        except BaseException as error:
+            with self._changed:
+                self._ended = ended + self._ended
+                self._nudged = True
+            if isinstance(error, LedgerError) and not isinstance(error, LedgerUnavailable) and not self._carefully:
+                # PostgreSQL refuses something of it for what it is: the next time one by one, to find out what.
+                self._carefully = True
+                return
+            raise
+        self._carefully = False
+        # Not before something is written: a read-only server answers, too.
+        self._outage.over()
+        now = time.monotonic()
+        if wanted:
+            full = len(rows) == wanted
+            self._adapt(now, full, len(ended))
+            self._nudged = self._nudged or full
+            self._scan_at = now + SCAN_INTERVAL
+            lease, own = self._options.lease, self._options.store_then_ack
+            self._claimed.extend(Todo(*(*row, Hold(self._ledger, lease, completes_itself=own))) for row in rows)
+
+    def _adapt(self, now: float, full: bool, ended: int) -> None:
+        """Holds more where what was held is worked off at once and there is more, and less where it is not."""
+        since, self._claimed_at = now - self._claimed_at, now
+        if full and since < QUICK and ended > self._most // 2:
+            self._most = min(MOST_HELD, self._most * 2)
+        elif since > SLOW:
+            self._most = max(self._prefetch, self._most // 2)
+
+    def _write(self, connection: Connection, ended: list[_End], *, carefully: bool) -> None:
+        if not carefully:
+            self._write_group(connection, ended)
+            return
+        for end in ended:
+            try:
+                with savepoint(connection, f"end todo {end.todo.id}"):
+                    self._write_group(connection, [end])
+            except LedgerUnavailable:
+                raise
+            except LedgerError as error:
+                logger.error(
+                    "todo %d of queue %s: how it ended cannot be stored: %s", end.todo.id, self._queue, error,
+                    extra=self._fields | {"todo_id": end.todo.id},
+                )  # fmt: skip
+                self._fail(connection, end, error)
+
+    def _fail(self, connection: Connection, end: _End, error: BaseException) -> None:
+        try:
+            fail_todo(
+                connection, *end.key, error=error, retry_in=end.wait or self._options.min_backoff, final=end.final
+            )
+        except Conflict:
+            self._warn_of_lost([end], set(), "failed")
+
+    def _write_group(self, connection: Connection, ended: list[_End]) -> None:
+        complete = [end for end in ended if (receipt := end.todo.hold.receipt) is not None and not receipt.completed]
+        release = [end for end in ended if end.todo.hold.receipt is None and end.error is None]
+        if complete:
+            results = [(*end.key, receipt.result) for end in complete if (receipt := end.todo.hold.receipt)]
+            self._warn_of_lost(complete, complete_todos(connection, results), "completed")
+        for wait in {end.wait for end in release}:
+            group = [end for end in release if end.wait == wait]
+            self._warn_of_lost(group, release_todos(connection, [end.key for end in group], wait=wait), "released")
+        for end in ended:
+            if end.error is not None and end.todo.hold.receipt is None:
+                self._fail(connection, end, end.error)
+
+    def _warn_of_lost(self, ends: list[_End], settled: set[int], what: str) -> None:
+        for end in ends:
+            if end.todo.id not in settled:
+                end.todo.hold.lost = True
+                count("switchboard_leases_lost", queue=self._queue)
+                logger.warning(
+                    "todo %d of queue %s: its lease is another's now, it is not %s by this worker",
+                    end.todo.id,
+                    self._queue,
+                    what,
+                    extra=self._fields | {"todo_id": end.todo.id},
+                )
+
+    def _extend_leases(self, now: float) -> None:
+        if now < self._extend_at:
+            return
+        with self._changed:
+            held = [todo for todo in (*self._in_flight.values(), *self._claimed) if not todo.hold.lost]
+        if held:
+            keys = [(todo.id, todo.owner or "") for todo in held]
+            began = time.monotonic()
+            with self._ledger.transaction(timeout=self._patience, doing=f"leases of {self._queue}") as transaction:
+                ours = extend_leases(transaction.connection, keys, lease=self._options.lease, skip_locked=True)
+            for todo in held:
+                if todo.id in ours:
+                    todo.hold.extended_at = began
+                # What has ended meanwhile is nobody's any more, and that is right.
+                if todo.id not in ours and todo in self._in_flight.values():
+                    todo.hold.lost = True
+                    logger.warning(
+                        "todo %d of queue %s: its lease has gone to another while its handler runs",
+                        todo.id,
+                        self._queue,
+                        extra=self._fields | {"todo_id": todo.id},
+                    )
+        self._extend_at = now + self._options.lease.total_seconds() / 3
+
+    def _requeue_expired(self, now: float) -> None:
+        if now < self._requeue_at or self._stopping:
+            return
+        with self._ledger.transaction(doing=f"requeue todos of {self._queue}") as transaction:
+            requeued = reap_expired(transaction.connection, queue=self._queue)
+        self._nudged = self._nudged or requeued.pending > 0
+        self._requeue_at = now + REQUEUE_INTERVAL
+
+    def _offer(self, todo: Todo) -> MessageProxy:
+        message: dramatiq.Message[None] = dramatiq.Message(
+            queue_name=self._queue_name,
+            actor_name=self._actor.actor_name,
+            args=(todo,),
+            kwargs={},
+            options={"max_retries": 0},
+        )
+        with self._changed:
+            self._in_flight[message.message_id] = todo
+        return _Offer(message)
+
+    def _pause(self, deadline: float, seconds: float, *, wake: bool = True) -> MessageProxy | None:
+        """Waits until something ended or was announced, or ``seconds`` or the worker's patience are over."""
+        with self._changed:
+            if not (
+                wake and (self._ended or (self._nudged and self._held_count() < self._most and not self._stopping))
+            ):
+                wait = min(seconds, deadline - time.monotonic())
+                if wait > 0:
+                    self._changed.wait(wait)
+        return None
+
+    def _held_count(self) -> int:
+        return len(self._in_flight) + len(self._claimed)
+
+    # Answering: the worker's threads
+
+    def ack(self, message: MessageProxy) -> None:
+        """Notes how the todo ended; ``nack`` is the same, as how Dramatiq ended its message says nothing of it."""
+        with self._changed:
+            todo = self._in_flight.pop(message.message_id, None)
+            if todo is not None and not self._is_over(todo):
+                self._ended.append(self._end_of(todo, message))
+            self._changed.notify_all()
+
+    nack = ack
+
+    def _is_over(self, todo: Todo) -> bool:
+        receipt = todo.hold.receipt
+        return receipt is not None and receipt.completed
+
+    def _end_of(self, todo: Todo, message: MessageProxy) -> _End:
+        failure = message.failure if isinstance(message, _Offer) else None
+        if todo.hold.receipt is not None:
+            return _End(todo)
+        if failure is None or not todo.hold.begun:
+            return _End(todo, wait=SKIPPED_WAIT)
+        throws = self._actor.options.get("throws") or ()
+        final = isinstance(failure, throws) and not isinstance(failure, LeaseLost)
+        return _End(todo, error=failure, wait=self._backoff(todo, failure), final=final)
+
+    def _backoff(self, todo: Todo, failure: BaseException) -> timedelta:
+        if isinstance(failure, dramatiq.Retry) and failure.delay is not None:
+            return timedelta(milliseconds=failure.delay)
+        first, most = (
+            int(wait.total_seconds() * 1000) for wait in (self._options.min_backoff, self._options.max_backoff)
+        )
+        _, wait = compute_backoff(todo.attempt - 1, factor=first, max_backoff=most)
+        return timedelta(milliseconds=wait)
+
+    # Ending
+
+    def stop(self) -> None:
+        """Claims nothing more: the worker is about to stop."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def requeue(self, messages: Iterable[MessageProxy]) -> None:
+        """Takes back what the worker has not begun: it will be pending, with no attempt spent."""
+        for message in messages:
+            with self._changed:
+                todo = self._in_flight.pop(message.message_id, None)
+                if todo is not None:
+                    self._ended.append(_End(todo))
+
+    def close(self) -> None:
+        """Writes what has ended and returns what was not begun, when the worker stops; else all that is held stays."""
+        if not self._stopping:
+            return
+        with self._changed:
+            self._ended += [_End(todo) for todo in self._claimed]
+            self._claimed.clear()
+            for message_id, todo in list(self._in_flight.items()):
+                if not todo.hold.begun:
+                    del self._in_flight[message_id]
+                    self._ended.append(_End(todo))
+        if not self._ended:
+            return
+        try:
+            self._exchange(0)
+        except LedgerError as error:
+            logger.warning(
+                "todo queue %s: %d todos stay claimed until their leases run out: %s",
+                self._queue,
+                len(self._ended),
+                safe_text(error),
+                extra=self._fields,
+            )
