@@ -437,6 +437,24 @@ def test_a_body_that_postgresql_cannot_hold_is_a_dead_letter_beside_its_stored_n
     assert told(stored) == Told(new=5, dead_letters=1, dead=1)
 
 
+def test_a_body_of_64_megabytes_ends_whole_beside_its_neighbours(
+    ledger: Ledger, database: "psycopg.Connection[dict[str, object]]"
+) -> None:
+    huge = bytes(64 * 1024**2)
+    text = b'"' + b"x" * (64 * 1024**2) + b'"'
+    store(ledger, delivery(b'{"n": 1}', "1-0"), delivery(huge, "1-1"), delivery(b'{"n": 2}', "1-2"))
+    # Where the adapter allows it, it is a todo like any other.
+    roomy = Route("deploys", "work", "redis:deploys", max_body=10**9)
+    store(ledger, delivery(text, "1-3"), route=roomy)
+    assert rows(database, "SELECT reason, sha256(payload) AS digest FROM dead_letters") == [
+        {"reason": "too_large", "digest": sha256(huge).digest()}
+    ]
+    assert rows(database, "SELECT sha256(payload) AS digest FROM events ORDER BY id DESC LIMIT 1") == [
+        {"digest": sha256(text).digest()}
+    ]
+    assert one(database, "SELECT count(*) AS todos FROM todos") == {"todos": 3}
+
+
 def test_a_body_over_the_limit_is_kept_as_too_large(
     ledger: Ledger, database: "psycopg.Connection[dict[str, object]]"
 ) -> None:
