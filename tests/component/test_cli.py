@@ -640,7 +640,7 @@ def test_a_refused_line_takes_its_step_with_it_and_those_before_are_told(
     lines = b"".join(b'{"n": %d}\n' % number for number in range(CHUNK + 3))
     ran = publisher("publish", "repositories", "--lines", "--json", stdin=lines + b"not an object\n")
     assert ran.status == 1
-    assert ran.err.startswith("switchboard: publish: ")
+    assert ran.err.startswith("switchboard: message 4 of 4: publish: ")
     assert f"({CHUNK} published, none of the lines after them)" in ran.err
     assert len(ran.json) == redis_client.xlen("repositories") == CHUNK
     assert [row["id"].encode() for row in ran.json] == [
