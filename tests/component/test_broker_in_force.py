@@ -182,7 +182,9 @@ def test_a_team_s_broker_is_used_and_its_own_actors_run_beside(
     code = (
         "import team, switchboard.actors; print(switchboard.actors.broker is team.broker, *sorted(team.broker.actors))"
     )
-    assert answer(tmp_path, code, UNSET | env) == "True switchboard.prune write"
+    assert (
+        answer(tmp_path, code, UNSET | env) == "True switchboard.create_todo switchboard.prune switchboard.reap write"
+    )
     written = tmp_path / "written.txt"
     # When it runs with the team's module first
     with Worker([team, "switchboard.actors"], cwd=tmp_path, env=UNSET | env) as worker:
@@ -234,7 +236,7 @@ def test_adapters_that_nobody_would_store_are_refused_at_boot(tmp_path: Path) ->
 def test_adapters_added_after_our_module_have_their_actor_too(tmp_path: Path) -> None:
     code = SETS_A_BROKER.format(url=NOWHERE) + "import switchboard.actors\n" + ADDS_AN_ADAPTER
     code += "print(*sorted(broker.actors))"
-    assert answer(tmp_path, code) == "ingest.deploys switchboard.prune write"
+    assert answer(tmp_path, code) == "ingest.deploys switchboard.create_todo switchboard.prune switchboard.reap write"
 
 
 def test_our_middleware_is_there_once_and_the_checks_come_first(tmp_path: Path) -> None:

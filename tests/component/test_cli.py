@@ -496,7 +496,9 @@ def test_a_todo_is_shown_whole(cli: Cli, connection: Connection) -> None:
 def test_json_has_every_column_and_keeps_the_value_of_numbers(cli: Cli, connection: Connection) -> None:
     numbers = '{"price": 1.10, "large": 12345678901234567890.123456789, "exp": 1e400}'
     connection.execute("INSERT INTO todos (queue, title, payload) VALUES ('q', 't', %s::jsonb)", (numbers,))
-    columns = connection.execute("SELECT column_name FROM information_schema.columns WHERE table_name = 'todos'")
+    columns = connection.execute(
+        "SELECT column_name FROM information_schema.columns WHERE table_name = 'todos' AND is_generated = 'NEVER'"
+    )
 
     out = cli.ok("todos", "list", "--json").out
     assert b'"price": 1.10' in out
