@@ -265,7 +265,8 @@ def complete_todo(
 ) -> None:
     """Marks a todo as done with its ``result``, any value ``json`` can write.
 
-    ``Conflict`` where the claim of ``owner`` is not the present one, ``NotFound`` where there is no such todo.
+    ``Conflict`` where the claim of ``owner`` is not the present one, ``NotFound`` where there is no such todo;
+    ``ValueError`` or ``TypeError`` for a result that JSON cannot say.
     """
     text = None if result is None else JsonText(as_jsonb(result))
     if not complete_todos(connection, [(todo_id, owner, text)], timeout=timeout):
