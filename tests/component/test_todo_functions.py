@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from waiting import eventually
 
-from switchboard.errors import Conflict, LedgerError, LedgerUnavailable, NotFound
+from switchboard.errors import Conflict, LedgerUnavailable, NotFound
 from switchboard.ledger import (
     CHANNEL,
     Connection,
