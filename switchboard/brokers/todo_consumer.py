@@ -131,7 +131,9 @@ class TodoConsumer(dramatiq.Consumer):
         self._fields: dict[str, object] = {"queue": queue}
         self._outage = Outage(f"todo queue {queue}: the ledger", logger, self._fields)
         now = time.monotonic()
-        self._scan_at = self._requeue_at = self._extend_at = self._claimed_at = now
+        self._scan_at = self._requeue_at = self._extend_at = self._round_at = now
+        #: Ended since the present round began, in which as much as is held has to end.
+        self._round_ended = 0
 
     @property
     def queue(self) -> str:
@@ -229,12 +231,17 @@ class TodoConsumer(dramatiq.Consumer):
             self._claimed.extend(Todo(*(*row, Hold(self._ledger, lease, completes_itself=own))) for row in rows)
 
     def _adapt(self, now: float, full: bool, ended: int) -> None:
-        """Holds more where what was held is worked off at once and there is more, and less where it is not."""
-        since, self._claimed_at = now - self._claimed_at, now
-        if full and since < QUICK and ended > self._most // 2:
-            self._most = min(MOST_HELD, self._most * 2)
-        elif since > SLOW:
+        """Holds more where as much as is held ends within ``QUICK`` and there is more, and less where it takes long."""
+        self._round_ended += ended
+        took = now - self._round_at
+        if self._round_ended >= self._most:
+            if full and took < QUICK:
+                self._most = min(MOST_HELD, self._most * 2)
+        elif took <= SLOW:
+            return
+        if took > SLOW:
             self._most = max(self._prefetch, self._most // 2)
+        self._round_ended, self._round_at = 0, now
 
     def _write(self, connection: Connection, ended: list[_End], *, carefully: bool) -> None:
         if not carefully:
