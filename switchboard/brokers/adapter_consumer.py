@@ -20,6 +20,7 @@ from ..pull import PullAdapter
 from ..redact import safe_text
 from .gate import IngestGate
 from .ledger_side import LedgerSide
+from .offer import Offer
 from .settlement import Settlement
 from .triage import Triage
 
@@ -45,19 +46,6 @@ GATE_PAUSE = 0.02
 def ingest_actor_name(adapter: str) -> str:
     """The actor that stores the batches of the adapter with that name."""
     return f"ingest.{adapter}"
-
-
-class _Offer(MessageProxy):
-    """A batch on its way through the worker, which notes why it failed."""
-
-    def __init__(self, message: dramatiq.Message[None], batch: Batch) -> None:
-        super().__init__(message)
-        self.batch = batch
-        self.failure: BaseException | None = None
-
-    def stuff_exception(self, exception: BaseException) -> None:
-        self.failure = exception
-        super().stuff_exception(exception)
 
 
 class AdapterConsumer(dramatiq.Consumer):
@@ -196,7 +184,7 @@ class AdapterConsumer(dramatiq.Consumer):
         )
         with self._changed:
             self._in_flight[message.message_id] = batch
-        return _Offer(message, batch)
+        return Offer(message)
 
     def _pause(self, deadline: float, seconds: float) -> MessageProxy | None:
         """Waits until something changed here, or ``seconds`` or the worker's patience are over: None to offer."""
@@ -259,7 +247,7 @@ class AdapterConsumer(dramatiq.Consumer):
             with self._changed:
                 # It may be gone already: taken back by a stop.
                 if self._in_flight.pop(message.message_id, None) is not None:
-                    self._sort(batch, message.failure if isinstance(message, _Offer) else None)
+                    self._sort(batch, message.failure if isinstance(message, Offer) else None)
                 self._changed.notify_all()
             self._gate.leave()
 

@@ -33,6 +33,7 @@ from ..ledger import (
 )
 from ..metrics import count
 from ..redact import safe_text
+from .offer import Offer
 
 logger = logging.getLogger(__name__)
 
@@ -84,16 +85,6 @@ class _End:
     @property
     def key(self) -> tuple[int, str]:
         return self.todo.id, self.todo.owner or ""
-
-
-class _Offer(MessageProxy):
-    """A todo on its way through the worker, which notes why it failed."""
-
-    failure: BaseException | None = None
-
-    def stuff_exception(self, exception: BaseException) -> None:
-        self.failure = exception
-        super().stuff_exception(exception)
 
 
 class TodoConsumer(dramatiq.Consumer):
@@ -262,9 +253,9 @@ class TodoConsumer(dramatiq.Consumer):
 
     def _fail(self, connection: Connection, end: _End, error: BaseException) -> None:
         try:
-            fail_todo(
-                connection, *end.key, error=error, retry_in=end.wait or self._options.min_backoff, final=end.final
-            )
+            # A wait of nothing is one, too: dramatiq.Retry(delay=0).
+            wait = self._options.min_backoff if end.wait is None else end.wait
+            fail_todo(connection, *end.key, error=error, retry_in=wait, final=end.final)
         except Conflict:
             self._warn_of_lost([end], set(), "failed")
 
@@ -336,7 +327,7 @@ class TodoConsumer(dramatiq.Consumer):
         )
         with self._changed:
             self._in_flight[message.message_id] = todo
-        return _Offer(message)
+        return Offer(message)
 
     def _pause(self, deadline: float, seconds: float, *, wake: bool = True) -> MessageProxy | None:
         """Waits until something ended or was announced, or ``seconds`` or the worker's patience are over."""
@@ -369,7 +360,7 @@ class TodoConsumer(dramatiq.Consumer):
         return receipt is not None and receipt.completed
 
     def _end_of(self, todo: Todo, message: MessageProxy) -> _End:
-        failure = message.failure if isinstance(message, _Offer) else None
+        failure = message.failure if isinstance(message, Offer) else None
         if todo.hold.receipt is not None:
             return _End(todo)
         if failure is None or not todo.hold.begun:

@@ -331,6 +331,18 @@ def test_the_delay_of_a_dramatiq_retry_is_how_long_it_waits(team: Team) -> None:
         assert team.waits_for(todo_id) == pytest.approx(90, abs=0.5)
 
 
+def test_a_dramatiq_retry_with_a_delay_of_nothing_waits_for_nothing(team: Team) -> None:
+    def handle(todo: switchboard.Todo) -> str:
+        if todo.attempt == 1:
+            raise dramatiq.Retry(delay=0)
+        return "second"
+
+    team.handler(handle, min_backoff=timedelta(hours=1), max_backoff=timedelta(hours=1))
+    todo_id = team.make()
+    with team.working():
+        eventually(lambda: team.row(todo_id)["state"] == "done", within=10, what="it is tried again at once")
+
+
 def test_a_dramatiq_retry_without_delay_waits_as_any_error_does(team: Team) -> None:
     def handle(todo: switchboard.Todo) -> None:
         raise dramatiq.Retry
