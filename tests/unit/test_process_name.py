@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -87,10 +88,24 @@ def test_what_may_run_elsewhere_is_never_gone(part: int, value: str) -> None:
     assert not is_gone("/".join([*parts[:2], "4194303", "1"]))
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", "/", "///", "consumer-1", "a/b/c/d", "worker/1", changed(2, "x"), changed(2, "-1"), changed(2, ""),
-     changed(2, "9" * 40), process_name() + "/more", "switchboard.stored"],
-)  # fmt: skip
-def test_a_name_that_is_not_one_of_ours_is_never_gone(name: str) -> None:
+NOT_OURS: dict[str, Callable[[], str]] = {
+    "empty": lambda: "",
+    "a slash": lambda: "/",
+    "slashes": lambda: "///",
+    "one part": lambda: "consumer-1",
+    "no pid": lambda: "a/b/c/d",
+    "two parts": lambda: "worker/1",
+    "a letter for a pid": lambda: changed(2, "x"),
+    "a negative pid": lambda: changed(2, "-1"),
+    "an empty pid": lambda: changed(2, ""),
+    "a pid beyond all": lambda: changed(2, "9" * 40),
+    "a part too many": lambda: process_name() + "/more",
+    "where entries are parked": lambda: "switchboard.stored",
+}
+
+
+# By what they are: a name of this process would call the test otherwise in each process that collects it.
+@pytest.mark.parametrize("what", NOT_OURS)
+def test_a_name_that_is_not_one_of_ours_is_never_gone(what: str) -> None:
+    name = NOT_OURS[what]()
     assert not is_gone(name)
