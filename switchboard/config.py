@@ -9,24 +9,43 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from .errors import ConfigError
 from .normalize import resolve_provider
 from .pull import TRANSPORTS, PullAdapter
+from .schedules import schedule
 
 #: Where the configuration is looked for when ``SWITCHBOARD_CONFIG`` does not say.
 DEFAULT_CONFIG = "switchboard.toml"
+
+
+def _schedule(expression: str) -> str:
+    schedule(expression)
+    return expression
+
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRET_KEY = re.compile(r"password|passwd|secret|token", re.IGNORECASE)
 # Not by parsing the address: what a password's own / or [ makes of it must be refused as well.
 _LITERAL_PASSWORD = re.compile(r"://[^\s@]*:[^\s@]+@|[?&]password=[^&\s]")
-_TOP_LEVEL = ("adapters",)
+_TOP_LEVEL = ("adapters", "upkeep")
+
+
+class UpkeepOptions(BaseModel):
+    """Table ``[upkeep]``: when the scheduled jobs run, as cron expressions in the scheduler's time zone."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    #: When what retention no longer keeps is deleted.
+    prune: Annotated[str, AfterValidator(_schedule)] = "7 * * * *"
+    #: When what dead workers left is taken back.
+    reap: Annotated[str, AfterValidator(_schedule)] = "* * * * *"
 
 
 def required(name: str) -> str:
@@ -39,28 +58,51 @@ def required(name: str) -> str:
 
 def load_adapters() -> list[PullAdapter]:
     """The adapters of the file that ``SWITCHBOARD_CONFIG`` names; none where the default file is not there."""
-    named = os.environ.get("SWITCHBOARD_CONFIG", "").strip()
-    path = Path(named or DEFAULT_CONFIG)
-    if not named and not path.is_file():
-        return []
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"SWITCHBOARD_CONFIG: cannot read {path}: {error}") from error
-    return read_adapters(text, str(path))
+    return read_adapters(*_configuration())
+
+
+def load_upkeep() -> UpkeepOptions:
+    """When upkeep runs, as that file has it."""
+    return read_upkeep(*_configuration())
 
 
 def read_adapters(text: str, where: str = DEFAULT_CONFIG) -> list[PullAdapter]:
     """The adapters that a configuration's text describes, in its order; ``where`` opens each error."""
+    tables = _tables(text, where).get("adapters", {})
+    if not isinstance(tables, dict):
+        raise ConfigError(f"{where}: adapters: expected one table an adapter, [adapters.NAME]")
+    return [_adapter(name, table, f"{where}: adapters.{name}") for name, table in tables.items()]
+
+
+def read_upkeep(text: str, where: str = DEFAULT_CONFIG) -> UpkeepOptions:
+    """When upkeep runs, as a configuration's text has it; ``where`` opens each error."""
+    table = _tables(text, where).get("upkeep", {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where}: upkeep: expected a table, [upkeep]")
+    _known_keys(table, UpkeepOptions.model_fields, f"{where}: upkeep")
+    with _named(f"{where}: upkeep"):
+        return UpkeepOptions(**table)
+
+
+def _configuration() -> tuple[str, str]:
+    """The configuration's text and where it is from; empty where the default file is not there."""
+    named = os.environ.get("SWITCHBOARD_CONFIG", "").strip()
+    path = Path(named or DEFAULT_CONFIG)
+    if not named and not path.is_file():
+        return "", str(path)
+    try:
+        return path.read_text(encoding="utf-8"), str(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"SWITCHBOARD_CONFIG: cannot read {path}: {error}") from error
+
+
+def _tables(text: str, where: str) -> dict[str, object]:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where}: not TOML: {error}") from error
     _known_keys(document, _TOP_LEVEL, where)
-    tables = document.get("adapters", {})
-    if not isinstance(tables, dict):
-        raise ConfigError(f"{where}: adapters: expected one table an adapter, [adapters.NAME]")
-    return [_adapter(name, table, f"{where}: adapters.{name}") for name, table in tables.items()]
+    return document
 
 
 def _adapter(name: str, table: object, where: str) -> PullAdapter:
@@ -73,14 +115,21 @@ def _adapter(name: str, table: object, where: str) -> PullAdapter:
         raise ConfigError(f"{where}.type: {what} (expected one of {', '.join(TRANSPORTS)})")
     transport = TRANSPORTS[kind]
     _known_keys(options, transport.options_class.model_fields, where)
-    try:
+    with _named(where):
         adapter = transport(name, **options)
         resolve_provider(adapter.options.provider)
+    return adapter
+
+
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    """What is wrong inside is a ``ConfigError`` that names the table and its key."""
+    try:
+        yield
     except ValidationError as error:
         raise ConfigError("; ".join(_problem(item, where) for item in error.errors())) from None
     except (ValueError, ConfigError) as error:
         raise ConfigError(f"{where}: {error}") from error
-    return adapter
 
 
 def _expand(key: str, value: object, where: str) -> object:

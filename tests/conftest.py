@@ -3,7 +3,7 @@
 import gc
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import psutil
@@ -21,6 +21,16 @@ from servers import (
 from waiting import eventually
 
 from switchboard.embedded import EmbeddedUnavailable, PostgresServer, ValkeyServer
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A report can be sent to another process: hostile text in a test's log has lone surrogates, which UTF-8 has not."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    if isinstance(report.longrepr, str):
+        report.longrepr = report.longrepr.encode(errors="backslashreplace").decode()
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ Importing it declares Switchboard's actors on the broker in force (``brokers.in_
 """
 
 from ..brokers import broker_in_force
-from ..config import load_adapters
+from ..config import load_adapters, load_upkeep
 from ..create_todo_actor import create_todo_actor
 from ..errors import ConfigError
 from .ingest import declare_ingest
@@ -19,7 +19,7 @@ try:
         broker.add_adapter(_adapter)
     broker.each_adapter(lambda adapter: declare_ingest(broker, adapter))
     create_todo = create_todo_actor(broker)
-    prune, reap = declare_upkeep(broker)
+    prune, reap = declare_upkeep(broker, load_upkeep())
 except ConfigError as error:
     raise SystemExit(f"switchboard: {error}") from None
 

@@ -1,57 +1,75 @@
-"""The actors that periodiq schedules; each holds a lock of its transaction, as two schedulers send everything twice."""
+"""The actors that periodiq schedules: retention and the reaper."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import dramatiq
-from periodiq import PeriodiqMiddleware, cron
+from periodiq import PeriodiqMiddleware
 
 from .. import ledger
 from ..brokers import AdapterQueues
+from ..config import UpkeepOptions
+from ..errors import LedgerUnavailable
+from ..ledger.retention import PRUNE_TIMEOUT
+from ..reaper import reap
+from ..schedules import schedule
 
 logger = logging.getLogger(__name__)
 
 #: Upkeep has a queue of its own: a message later than periodiq's ``skip_delay`` is skipped.
 QUEUE = "switchboard.upkeep"
 
-#: Milliseconds: a pass over a large table may take long.
-TIME_LIMIT = 3_600_000
+#: How long a run may take: what was not done by then is the next one's.
+PRUNE_LIMIT, REAP_LIMIT = timedelta(minutes=55), timedelta(minutes=15)
 
 
-def declare_upkeep(broker: AdapterQueues) -> tuple[dramatiq.Actor[Any, Any], dramatiq.Actor[Any, Any]]:
-    """Declares ``switchboard.prune``, hourly, and ``switchboard.reap``, each minute; adds periodiq's middleware where
+def declare_upkeep(
+    broker: AdapterQueues, options: UpkeepOptions
+) -> tuple[dramatiq.Actor[Any, Any], dramatiq.Actor[Any, Any]]:
+    """Declares ``switchboard.prune`` and ``switchboard.reap``, each with its schedule; adds periodiq's middleware where
     it is missing.
     """
     if not any(isinstance(middleware, PeriodiqMiddleware) for middleware in broker.middleware):
         broker.add_middleware(PeriodiqMiddleware())
-    return _declare(broker, "prune", _prune, "7 * * * *"), _declare(broker, "reap", _reap, "* * * * *")
+
+    def prune() -> None:
+        with broker.ledger.transaction(timeout=PRUNE_TIMEOUT, doing="prune") as transaction:
+            pruned = ledger.prune(transaction.connection)
+        if pruned is None:
+            logger.info("another session is pruning")
+            return
+        logger.info("pruned %d events, %d todos and %d dead letters", pruned.events, pruned.todos, pruned.dead_letters)
+        if pruned.unresolved:
+            logger.warning("pruned %d dead letters that nobody had replayed or discarded", pruned.unresolved)
+
+    def reap_all() -> None:
+        reaped = reap(broker.ledger, broker.adapters.values())
+        if reaped is None:
+            logger.info("another session is reaping")
+        elif reaped.did_something:
+            logger.info("reaped: %s", reaped)
+
+    return (
+        _declare(broker, "prune", prune, options.prune, PRUNE_LIMIT),
+        _declare(broker, "reap", reap_all, options.reap, REAP_LIMIT),
+    )
 
 
-def _declare(broker: AdapterQueues, name: str, function: Callable[[], None], schedule: str) -> dramatiq.Actor[Any, Any]:
+def _declare(
+    broker: AdapterQueues, name: str, function: Callable[[], None], expression: str, limit: timedelta
+) -> dramatiq.Actor[Any, Any]:
     actor: dramatiq.Actor[Any, Any] = dramatiq.actor(
         actor_name=f"switchboard.{name}",
         queue_name=QUEUE,
         broker=broker,
-        store_then_ack=True,
-        periodic=cron(schedule),
-        time_limit=TIME_LIMIT,
+        periodic=schedule(expression),
+        time_limit=int(limit.total_seconds() * 1000),
         # The next tick is the retry.
         max_retries=0,
+        throws=LedgerUnavailable,
     )(function)
     return actor
-
-
-def _prune() -> None:
-    pruned = ledger.prune(ledger.transaction())
-    if pruned is not None:
-        logger.info("pruned %d events and %d todos", pruned.events, pruned.todos)
-
-
-def _reap() -> None:
-    """Requeues what no consumer's timer does: the queues that no worker here has a handler for."""
-    requeued = ledger.reap_expired(ledger.transaction())
-    if requeued.pending or requeued.failed:
-        logger.info("requeued %d todos, failed %d in their last attempt", requeued.pending, requeued.failed)

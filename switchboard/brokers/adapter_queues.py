@@ -81,8 +81,8 @@ class AdapterQueues(_Base):
 
     @property
     def in_use(self) -> bool:
-        """Whether anything of this broker's needs the ledger: an adapter, a todo queue, a ``store_then_ack`` actor."""
-        return bool(self.adapters or self._todo_queues) or any(
+        """Whether anything of this broker's needs the ledger: an adapter, a todo queue, upkeep, a storing actor."""
+        return bool(self.adapters or self._todo_queues or self.has_own_actors) or any(
             actor.options.get("store_then_ack") for actor in self.actors.values()
         )
 

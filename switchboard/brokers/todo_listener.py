@@ -50,7 +50,7 @@ class TodoListener:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                connection = self._ledger.connect(listening=True)
+                connection = self._ledger.connect(direct=True)
             except LedgerError as error:
                 self._outage.failed(error)
                 self._stopped.wait(self._outage.wait_seconds)

@@ -56,7 +56,8 @@ from .migrate import migrate  # noqa: E402
 from .prune import prune  # noqa: E402
 from .publish import publish  # noqa: E402
 from .reap import reap  # noqa: E402
+from .settings import settings  # noqa: E402
 from .todos import todos  # noqa: E402
 
-for _command in (adapters, asyncapi, dead_letters, demo, migrate, prune, publish, reap, todos):
+for _command in (adapters, asyncapi, dead_letters, demo, migrate, prune, publish, reap, settings, todos):
     cli.add_command(_command)

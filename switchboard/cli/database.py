@@ -24,13 +24,22 @@ def open_ledger() -> Iterator[Ledger]:
 
 
 @contextmanager
-def ledger_connection(doing: str, timeout: timedelta | None = None) -> Iterator[Connection]:
-    """The connection of one transaction; a database that is not migrated is an error that says what to run."""
-    with open_ledger() as ledger:
-        try:
-            with ledger.transaction(timeout=timeout, doing=doing) as transaction:
-                yield transaction.connection
-        except LedgerError as error:
-            if getattr(error.__cause__, "sqlstate", None) in _NOT_MIGRATED:
-                raise LedgerError(f"{doing}: the database is not migrated; run `switchboard migrate`") from error
-            raise
+def ledger_connection(doing: str, timeout: timedelta | None = None, *, dry_run: bool = False) -> Iterator[Connection]:
+    """The connection of one transaction, which is taken back where it is a ``dry_run``."""
+    with (
+        open_ledger() as ledger,
+        says_not_migrated(doing),
+        ledger.transaction(timeout=timeout, doing=doing, dry_run=dry_run) as transaction,
+    ):
+        yield transaction.connection
+
+
+@contextmanager
+def says_not_migrated(doing: str) -> Iterator[None]:
+    """A table or column that is missing inside is an error that says what to run."""
+    try:
+        yield
+    except LedgerError as error:
+        if getattr(error.__cause__, "sqlstate", None) in _NOT_MIGRATED:
+            raise LedgerError(f"{doing}: the database is not migrated; run `switchboard migrate`") from error
+        raise

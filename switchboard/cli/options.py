@@ -22,6 +22,9 @@ before_option = click.option(
 )
 
 
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """A suggestion to end an error with; empty where nothing is near."""
     matches = difflib.get_close_matches(word, list(known), n=1)

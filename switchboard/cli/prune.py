@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
 from .. import ledger
 from ..ledger.retention import PRUNE_TIMEOUT
 from .database import ledger_connection
+from .options import dry_run_option
 from .output import json_option, write, write_json
 
 
 @click.command()
+@dry_run_option
 @json_option
-def prune(as_json: bool) -> None:
+def prune(dry_run: bool, as_json: bool) -> None:
     """Delete what retention no longer keeps.
 
-    Events and finished todos older than the setting retention_max_age_days, then the oldest beyond
-    retention_max_rows. Todos that are pending or claimed stay, and their events with them. `periodiq
-    switchboard.actors` does the same every hour.
+    Events, ended todos and dead letters that are older than their setting allows, then the oldest beyond their cap
+    (`switchboard settings list`), in one transaction. Todos that are pending or claimed stay, and their events with
+    them. `periodiq switchboard.actors` does the same every hour. With --dry-run it is all done and taken back.
 
     \b
     Examples:
-      switchboard prune
+      switchboard prune --dry-run
       switchboard prune --json
     """
     # Its statements may take longer than others: the server has to be told so, too.
-    with ledger_connection("prune", PRUNE_TIMEOUT) as connection:
+    with ledger_connection("prune", PRUNE_TIMEOUT, dry_run=dry_run) as connection:
         pruned = ledger.prune(connection)
     if as_json:
-        write_json([] if pruned is None else [{"events": pruned.events, "todos": pruned.todos}])
+        write_json([] if pruned is None else [asdict(pruned)])
     elif pruned is None:
         write("another session is pruning; nothing done\n")
     else:
-        write(f"pruned {pruned.events} events and {pruned.todos} todos\n")
+        unresolved = f" ({pruned.unresolved} of them unresolved)" if pruned.unresolved else ""
+        write(
+            f"{'would prune' if dry_run else 'pruned'} {pruned.events} events, {pruned.todos} todos and "
+            f"{pruned.dead_letters} dead letters{unresolved}\n"
+        )

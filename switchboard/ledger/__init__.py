@@ -14,6 +14,7 @@ from .claims import (
     claim_todos,
     complete_todo,
     complete_todos,
+    count_expired,
     extend_leases,
     fail_todo,
     heartbeat,
@@ -36,35 +37,45 @@ from .intake import Keyed, insert_batch
 from .migrator import migrate
 from .notify import CHANNEL, ask, heard, listen
 from .pending_acks import forget_acks, note_pending_acks, ready_acks
+from .pending_index import Holder, PendingIndex, cleanup_holder, inspect_pending_index, rebuild_pending_index
 from .pool import Ledger, Transaction, current_transaction, transaction
 from .retention import Pruned, prune
-from .settings import get_setting, set_setting
-from .todos import create_todo, get_todo, list_todos
+from .settings import SETTINGS, Setting, get_setting, list_settings, set_setting
+from .todos import create_todo, database_time, get_todo, list_todos
+from .upkeep import UpkeepRow, list_upkeep, note_upkeep, take_upkeep
 
 __all__ = [
     "CHANNEL",
     "LEASE",
+    "SETTINGS",
     "STATEMENT_TIMEOUT",
     "AdapterRow",
     "Connection",
     "DeadLetterBody",
     "DeadLetterRow",
     "ExclusiveLock",
+    "Holder",
     "Keyed",
     "Ledger",
+    "PendingIndex",
     "Pruned",
     "Requeued",
+    "Setting",
     "Transaction",
+    "UpkeepRow",
     "adapter_enabled",
     "ask",
     "cancel_todo",
     "claim_rows",
     "claim_todo",
     "claim_todos",
+    "cleanup_holder",
     "complete_todo",
     "complete_todos",
+    "count_expired",
     "create_todo",
     "current_transaction",
+    "database_time",
     "extend_leases",
     "fail_todo",
     "forget_acks",
@@ -78,15 +89,20 @@ __all__ = [
     "insert_batch",
     "insert_dead_letters",
     "insert_event",
+    "inspect_pending_index",
     "list_adapters",
     "list_dead_letters",
+    "list_settings",
     "list_todos",
+    "list_upkeep",
     "listen",
     "migrate",
     "note_pending_acks",
+    "note_upkeep",
     "prune",
     "ready_acks",
     "reap_expired",
+    "rebuild_pending_index",
     "release_todos",
     "remember_message",
     "resolve_dead_letter",
@@ -94,6 +110,7 @@ __all__ = [
     "savepoint",
     "set_adapter_enabled",
     "set_setting",
+    "take_upkeep",
     "transaction",
     "upsert_adapter",
 ]

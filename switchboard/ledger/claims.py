@@ -27,7 +27,7 @@ from .wire import BigintArray, TextArray, as_jsonb
 #: How long a claim holds without a heartbeat.
 LEASE = timedelta(minutes=5)
 
-#: Rows one requeuing takes back at most.
+#: Rows one requeuing takes back at most: what it gives back can be claimed while the rest is still to come.
 REQUEUE_STEP = 1_000
 
 # The fenced CTE, with its LIMIT inside, keeps the scan on idx_todos_pending (pgqueuer#667, good_job#720).
@@ -131,6 +131,12 @@ RETURNING id, queue, state
 """
 _REQUEUE_ALL = sql.SQL(_REQUEUE).format(queue=sql.SQL(""))
 _REQUEUE_QUEUE = sql.SQL(_REQUEUE).format(queue=sql.SQL("queue = %(queue)s AND"))
+
+
+_COUNT_EXPIRED = sql.SQL("""
+SELECT count(*) FILTER (WHERE attempt < max_attempts), count(*) FILTER (WHERE attempt >= max_attempts)
+FROM todos WHERE state = 'claimed' AND lease_expires_at <= now() AND (%(queue)s::text IS NULL OR queue = %(queue)s)
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +372,13 @@ def reap_expired(
         notify_ready(connection, {name for _, name, state in rows if state == "pending"})
     pending = sum(state == "pending" for _, _, state in rows)
     return Requeued(pending=pending, failed=len(rows) - pending)
+
+
+def count_expired(connection: Connection, *, queue: str | None = None, timeout: timedelta | None = None) -> Requeued:
+    """What ``reap_expired`` would requeue, and fail, with no limit."""
+    with within(connection, timeout, "count expired todos"):
+        row = connection.execute(_COUNT_EXPIRED, {"queue": queue}).fetchone()
+    return Requeued(*row) if row else Requeued()
 
 
 #: What each move is from, for the sentence that refuses it.

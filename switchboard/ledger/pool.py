@@ -189,8 +189,10 @@ class Ledger:
         register_arrays(connection)
 
     @contextmanager
-    def transaction(self, *, timeout: timedelta | None = None, doing: str = "ledger") -> Iterator[Transaction]:
-        """One transaction: committed when the block ends, rolled back when it raises.
+    def transaction(
+        self, *, timeout: timedelta | None = None, doing: str = "ledger", dry_run: bool = False
+    ) -> Iterator[Transaction]:
+        """One transaction: committed when the block ends, rolled back when it raises, or where it is a ``dry_run``.
 
         It begins with an answer from the server, which sets ``timeout`` (a statement; None: the ledger's own)
         there too. Raises ``LedgerUnavailable`` where no connection is to be had or the server gives no answer.
@@ -219,7 +221,10 @@ class Ledger:
                 # PostgreSQL would answer COMMIT with a rollback, and no error.
                 raise LedgerError(f"{doing}: a statement of this transaction failed, so that nothing of it is stored")
             with within(connection, timeout, f"{doing}: commit"):
-                connection.commit()
+                if dry_run:
+                    connection.rollback()
+                else:
+                    connection.commit()
         except BaseException:
             with contextlib.suppress(psycopg.Error, LedgerError):
                 connection.rollback()
@@ -227,17 +232,18 @@ class Ledger:
         finally:
             connection.patience = self.statement_timeout
             pool.putconn(connection)
-        open_transaction.committed()
+        if not dry_run:
+            open_transaction.committed()
 
-    def connect(self, *, listening: bool = False) -> Connection:
+    def connect(self, *, direct: bool = False) -> Connection:
         """A connection beside the pool, for what holds one long; the caller closes it.
 
-        One for ``listening`` commits by itself, and goes past a pooler where there is an address for it. Raises
+        A ``direct`` one commits by itself, and goes past a pooler where there is an address for it. Raises
         ``LedgerUnavailable`` where there is none to be had.
         """
-        conninfo = self._conninfo(self._listen_url if listening else "")
+        conninfo = self._conninfo(self._listen_url if direct else "")
         try:
-            connection = Connection.connect(conninfo, prepare_threshold=None, autocommit=listening)
+            connection = Connection.connect(conninfo, prepare_threshold=None, autocommit=direct)
         except psycopg.Error as error:
             raise LedgerUnavailable(f"connect: {_one_line(error)}") from error
         self._configure(connection)

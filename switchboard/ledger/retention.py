@@ -1,92 +1,163 @@
-"""Retention: both an age and a number of rows bound what is kept (SPEC-0004, Hybrid Retention)."""
+"""Retention: both an age and a number of rows bound what is kept (SPEC-0004, Hybrid Retention).
+
+Rows are walked oldest first, on an index, by cursors of the caller's transaction, and deleted in steps by their place
+in the table: no step reads again what an earlier one deleted, however many rows go.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from datetime import timedelta
+from itertools import chain, count, islice
+from typing import Any
 
 from psycopg import sql
 
-from ..errors import LedgerError
 from .connection import Connection, within
-from .settings import get_setting
+from .settings import whole_setting
+from .todos import database_time
+from .upkeep import note_upkeep, take_upkeep
+from .wire import TextArray
 
-#: Rows one statement deletes at most: an unbounded DELETE takes minutes and holds everybody up.
+#: Rows one statement deletes at most: an unbounded DELETE holds everybody up (oban#92).
 STEP_ROWS = 10_000
 
-#: A retention pass may take this long a statement.
+#: How long one statement of a pass may take.
 PRUNE_TIMEOUT = timedelta(minutes=5)
 
-# A second scheduler, or a pass that takes longer than its period, must not prune twice over.
-_LOCK = sql.SQL("SELECT pg_try_advisory_xact_lock(hashtext('switchboard.prune'))")
+_ALL = sql.SQL("true")
 
-# Each statement re-checks the state it deletes by: a retry that comes in between keeps its todo.
-_TODOS_BY_AGE = sql.SQL("""
-DELETE FROM todos WHERE state IN ('done', 'failed') AND id IN (
-    SELECT id FROM todos WHERE state IN ('done', 'failed')
-        AND completed_at < now() - make_interval(days => %(days)s)
-    ORDER BY completed_at LIMIT %(step)s FOR UPDATE SKIP LOCKED)
+_TODOS = sql.SQL("SELECT ctid::text FROM todos WHERE state IN ('done', 'failed') AND {} ORDER BY completed_at")
+_TODOS_AGED = _TODOS.format(sql.SQL("completed_at < now() - make_interval(days => %(days)s)"))
+# Ended by another program's hand, at no known time: beyond the cap they go first.
+_TODOS_TIMELESS = _TODOS.format(sql.SQL("completed_at IS NULL"))
+# What somebody changes at this moment is left alone, and so is what was changed since the walk came by.
+_DELETE_TODOS = sql.SQL("""
+DELETE FROM todos WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM todos WHERE ctid = ANY(%(rows)s::tid[]) AND state IN ('done', 'failed') FOR UPDATE SKIP LOCKED))
 """)
-_TODOS_BY_ROWS = sql.SQL("""
-DELETE FROM todos WHERE state IN ('done', 'failed') AND id IN (
-    SELECT id FROM todos WHERE state IN ('done', 'failed')
-    ORDER BY completed_at NULLS FIRST LIMIT least(%(step)s, greatest(0, (SELECT count(*) FROM todos) - %(rows)s))
-    FOR UPDATE SKIP LOCKED)
+
+# idx_events_source_time leads with the source: one look a source, and no scan of all events.
+_SOURCES = sql.SQL("""
+WITH RECURSIVE sources AS (
+    (SELECT source FROM events ORDER BY source LIMIT 1)
+    UNION ALL
+    SELECT (SELECT source FROM events WHERE source > sources.source ORDER BY source LIMIT 1)
+    FROM sources WHERE source IS NOT NULL
+)
+SELECT source FROM sources WHERE source IS NOT NULL
 """)
-# The event of a live todo stays with it.
-_EVENTS_BY_AGE = sql.SQL("""
-DELETE FROM events WHERE id IN (
-    SELECT id FROM events e WHERE received_at < now() - make_interval(days => %(days)s)
-        AND NOT EXISTS (SELECT FROM todos t WHERE t.event_id = e.id AND t.state IN ('pending', 'claimed'))
-    ORDER BY id LIMIT %(step)s)
+_EVENTS = sql.SQL("SELECT ctid::text, received_at FROM events WHERE source = %(source)s AND {} ORDER BY received_at")
+_EVENTS_AGED = _EVENTS.format(sql.SQL("received_at < now() - make_interval(days => %(days)s)"))
+# The event of a live todo stays with it. Each arm is one partial index, however many todos have ended.
+_DELETE_EVENTS = sql.SQL("""
+DELETE FROM events WHERE ctid = ANY(%(rows)s::tid[]) AND NOT EXISTS (
+    SELECT FROM (
+        SELECT event_id FROM todos WHERE state = 'pending'
+        UNION ALL SELECT event_id FROM todos WHERE state = 'claimed' AND owner IS NULL
+        UNION ALL SELECT event_id FROM todos WHERE state = 'claimed' AND owner IS NOT NULL
+    ) AS live WHERE live.event_id = events.id)
 """)
-_EVENTS_BY_ROWS = sql.SQL("""
-DELETE FROM events WHERE id IN (
-    SELECT id FROM events e
-        WHERE NOT EXISTS (SELECT FROM todos t WHERE t.event_id = e.id AND t.state IN ('pending', 'claimed'))
-    ORDER BY id LIMIT least(%(step)s, greatest(0, (SELECT count(*) FROM events) - %(rows)s)))
-""")
+
+_LETTERS = sql.SQL("SELECT ctid::text FROM dead_letters WHERE {} AND {} ORDER BY received_at")
+_AGED_LETTERS = sql.SQL("received_at < now() - make_interval(days => %(days)s)")
+_SETTLED, _UNRESOLVED = sql.SQL("resolved_at IS NOT NULL"), sql.SQL("resolved_at IS NULL")
+_DELETE_DEAD_LETTERS = sql.SQL("DELETE FROM dead_letters WHERE ctid = ANY(%(rows)s::tid[])")
+
+_COUNT = sql.SQL("SELECT count(*) FROM {}")
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """How many rows a pass deleted."""
+    """How many rows a pass deleted. ``unresolved`` are those dead letters that nobody had replayed or discarded."""
 
     events: int = 0
     todos: int = 0
+    dead_letters: int = 0
+    unresolved: int = 0
 
 
 def prune(connection: Connection, *, timeout: timedelta | None = None) -> Pruned | None:
-    """Deletes events and terminal todos beyond ``retention_max_age_days``, then the oldest beyond
-    ``retention_max_rows``, in the caller's one transaction; pending and claimed todos stay, with their events.
+    """Deletes what is older than its setting allows, then the oldest beyond its cap, in the caller's one transaction:
+    ended todos, events and dead letters. Pending and claimed todos stay, with their events.
 
-    Returns None where another session is pruning. Raises ``LedgerError`` where a setting is not a whole number.
+    Returns None where another session is pruning. Raises ``LedgerError`` where a setting holds what it may not.
     """
     with within(connection, timeout, "prune"):
-        locked = connection.execute(_LOCK).fetchone()
-        if not locked or not locked[0]:
+        if not take_upkeep(connection, "prune"):
             return None
-        limits = {
-            "days": _whole(connection, "retention_max_age_days"),
-            "rows": _whole(connection, "retention_max_rows"),
-            "step": STEP_ROWS,
-        }
-        todos = sum(_repeat(connection, statement, limits) for statement in (_TODOS_BY_AGE, _TODOS_BY_ROWS))
-        events = sum(_repeat(connection, statement, limits) for statement in (_EVENTS_BY_AGE, _EVENTS_BY_ROWS))
-    return Pruned(events=events, todos=todos)
+        began_at = database_time(connection)
+        days, rows = (whole_setting(connection, f"retention_max_{bound}") for bound in ("age_days", "rows"))
+        letter_days, letter_rows = (
+            whole_setting(connection, f"dead_letters_max_{bound}") for bound in ("age_days", "rows")
+        )
+        todos = _prune_todos(connection, days, rows)
+        events = _prune_events(connection, days, rows)
+        settled, unresolved = _prune_dead_letters(connection, letter_days, letter_rows)
+        pruned = Pruned(events, todos, settled + unresolved, unresolved)
+        note_upkeep(connection, "prune", began_at, asdict(pruned))
+    return pruned
 
 
-def _repeat(connection: Connection, statement: sql.SQL, limits: dict[str, int]) -> int:
-    total = 0
-    while deleted := connection.execute(statement, limits).rowcount:
-        total += deleted
-        if deleted < STEP_ROWS:
+def _prune_todos(connection: Connection, days: int, rows: int) -> int:
+    aged = _delete(connection, _DELETE_TODOS, _walk(connection, _TODOS_AGED, days=days))
+    oldest = chain(_walk(connection, _TODOS_TIMELESS), _walk(connection, _TODOS.format(_ALL)))
+    return aged + _delete(connection, _DELETE_TODOS, oldest, at_most=_excess(connection, "todos", rows))
+
+
+def _prune_events(connection: Connection, days: int, rows: int) -> int:
+    sources = [row[0] for row in connection.execute(_SOURCES)]
+    aged = sum(
+        _delete(connection, _DELETE_EVENTS, _walk(connection, _EVENTS_AGED, source=source, days=days))
+        for source in sources
+    )
+    each = [_walk(connection, _EVENTS.format(_ALL), source=source) for source in sources]
+    oldest = heapq.merge(*each, key=lambda row: row[1])
+    return aged + _delete(connection, _DELETE_EVENTS, oldest, at_most=_excess(connection, "events", rows))
+
+
+def _prune_dead_letters(connection: Connection, days: int, rows: int) -> list[int]:
+    """How many went that were settled, and that were not; beyond the cap the settled ones go first."""
+    aged = [
+        _delete(connection, _DELETE_DEAD_LETTERS, _walk(connection, _LETTERS.format(_AGED_LETTERS, kind), days=days))
+        for kind in (_SETTLED, _UNRESOLVED)
+    ]
+    excess = _excess(connection, "dead_letters", rows)
+    trimmed: list[int] = []
+    for kind in (_SETTLED, _UNRESOLVED):
+        oldest = _walk(connection, _LETTERS.format(_ALL, kind))
+        trimmed.append(_delete(connection, _DELETE_DEAD_LETTERS, oldest, at_most=excess - sum(trimmed)))
+    return [by_age + by_number for by_age, by_number in zip(aged, trimmed, strict=True)]
+
+
+_numbers = count()
+
+
+def _walk(connection: Connection, statement: sql.SQL | sql.Composed, **values: object) -> Iterator[tuple[Any, ...]]:
+    """The statement's rows, fetched in steps; it is asked when the first is wanted, and sees nothing later."""
+    cursor = sql.Identifier(f"switchboard_prune_{next(_numbers)}")
+    connection.execute(sql.SQL("DECLARE {} NO SCROLL CURSOR FOR {}").format(cursor, statement), values)
+    fetch = sql.SQL("FETCH {} FROM {}").format(sql.Literal(STEP_ROWS), cursor)
+    while page := connection.execute(fetch).fetchall():
+        yield from page
+
+
+def _delete(
+    connection: Connection, statement: sql.SQL, rows: Iterable[tuple[Any, ...]], *, at_most: int | None = None
+) -> int:
+    """Deletes the walked rows in steps, until ``at_most`` of them have gone; how many did."""
+    deleted, left = 0, iter(rows)
+    while at_most is None or deleted < at_most:
+        step = list(islice(left, STEP_ROWS if at_most is None else min(STEP_ROWS, at_most - deleted)))
+        if not step:
             break
-    return total
+        places = TextArray.of(row[0] for row in step)
+        deleted += connection.execute(statement, {"rows": places}).rowcount
+    return deleted
 
 
-def _whole(connection: Connection, key: str) -> int:
-    value = get_setting(connection, key)
-    if not value.isdecimal():
-        raise LedgerError(f"setting {key}: expected a whole number, got {value!r}")
-    return int(value)
+def _excess(connection: Connection, table: str, rows: int) -> int:
+    found = connection.execute(_COUNT.format(sql.Identifier(table))).fetchone()
+    return max(0, found[0] - rows) if found else 0

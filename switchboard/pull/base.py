@@ -108,6 +108,14 @@ class Gap:
     seconds: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What dead workers had at a source: deliveries that anyone may take at once now, and consumers forgotten."""
+
+    deliveries: int = 0
+    consumers: int = 0
+
+
 class PullAdapter(ABC):
     """One line into the ledger: a source, how to read from it and how to acknowledge to it.
 
@@ -189,6 +197,14 @@ class PullAdapter(ABC):
     def gaps(self) -> list[Gap]:
         """The gaps since it was last asked; a transport that delivers again has none."""
         return []
+
+    def free_dead(self) -> Freed:
+        """Lets anyone take at once what dead workers hold un-acknowledged, and forgets those that hold nothing.
+
+        For the reaper: consumers do the same for themselves, where one runs. A transport that holds nothing for a
+        consumer has nothing to free.
+        """
+        return Freed()
 
     @abstractmethod
     def lag(self) -> Lag:

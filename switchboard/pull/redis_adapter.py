@@ -34,6 +34,9 @@ logger = logging.getLogger(__name__)
 #: Entries a read asks for where the server does not tell their size: a count has no byte bound (redis#11116).
 CAUTIOUS_COUNT = 50
 
+#: Messages of one dead worker that a run of the reaper frees at most.
+FREED_AT_ONCE = 10_000
+
 #: A read that blocks for less than this would spin.
 SHORTEST_BLOCK = timedelta(milliseconds=10)
 

@@ -13,8 +13,8 @@ from pydantic import Field, field_validator
 
 from ..model import Delivery
 from ..process_name import is_gone, process_name
-from .base import Lag, Outgoing
-from .redis_adapter import SHORTEST_BLOCK, RedisAdapter, RedisOptions, refuse_all_but_bodies
+from .base import Freed, Lag, Outgoing
+from .redis_adapter import FREED_AT_ONCE, SHORTEST_BLOCK, RedisAdapter, RedisOptions, refuse_all_but_bodies
 from .redis_client import as_text, execute, to_ack_error, translated
 
 #: Moves messages from a worker's processing list back to the source. Pushed before it is removed: a script is not
@@ -278,6 +278,25 @@ class RedisList(RedisAdapter):
             self._held -= Counter(delivery.handle for delivery in deliveries)
 
     # The rest of the interface
+
+    def free_dead(self) -> Freed:
+        deliveries = consumers = 0
+        with translated(f"free what dead workers hold on {self.broker} {self.place}"):
+            now = self._now()
+            for name, seen in self._abandoned(now):
+                moved = self._give_back_all_of(name)
+                deliveries += moved
+                if not moved and now - seen > FORGET_AFTER:
+                    consumers += execute(self.client(), "HDEL", self._workers, name)
+        return Freed(deliveries, consumers)
+
+    def _give_back_all_of(self, worker: str) -> int:
+        """Moves what that worker held to where readers take from; the newest first, so that the oldest is next."""
+        source, client = self._processing_prefix + worker, self.client()
+        pipeline = client.pipeline(transaction=False)
+        for _ in range(min(execute(client, "LLEN", source), FREED_AT_ONCE)):
+            execute(pipeline, "LMOVE", source, self._options.list, "LEFT", "RIGHT")
+        return sum(body is not None for body in pipeline.execute())
 
     def lag(self) -> Lag:
         with translated(f"lag of {self.broker} {self.place}"):

@@ -13,8 +13,8 @@ from pydantic import Field
 from ..errors import BrokerUnavailable, PublishRejected
 from ..model import Delivery
 from ..process_name import is_gone, process_name
-from .base import Lag, Outgoing
-from .redis_adapter import SHORTEST_BLOCK, RedisAdapter, RedisOptions
+from .base import Freed, Lag, Outgoing
+from .redis_adapter import FREED_AT_ONCE, SHORTEST_BLOCK, RedisAdapter, RedisOptions
 from .redis_client import as_text, execute, to_ack_error, translated
 from .stream_fields import Fields, deliver, fields_of
 
@@ -23,6 +23,8 @@ GIVEN_BACK_IDLE = 3_600_000
 
 #: The consumer with which entries are parked that wait for their todo's end: never claimed from, nor removed.
 PARKED = "switchboard.stored"
+
+_NO_GROUP = ("NOGROUP", "no such key", "ERR no such key")
 
 #: Removes a consumer only where nothing is pending with it, in one step: DELCONSUMER throws pending entries away
 #: (redis#9745), and a consumer that was thought dead may read again at any moment.
@@ -121,12 +123,11 @@ class RedisStream(RedisAdapter):
         name = as_text(consumer["name"])
         if name in (process_name(), PARKED):
             return []
-        gone = is_gone(name)
-        idle = 0 if gone else _milliseconds(self._options.claim_idle)
         if not consumer["pending"]:
-            if gone or consumer["idle"] > idle:
+            if self._is_dead(name, consumer["idle"]):
                 self._remove_empty(name)
             return []
+        idle = 0 if is_gone(name) else _milliseconds(self._options.claim_idle)
         pending = self._pending(name, limit, idle)
         entries = self._bodies(pending)
         if not entries:
@@ -247,6 +248,38 @@ class RedisStream(RedisAdapter):
 
     # The rest of the interface
 
+    def free_dead(self) -> Freed:
+        deliveries = consumers = 0
+        with translated(f"free what dead workers hold on {self.broker} {self.place}"):
+            try:
+                found = self.client().xinfo_consumers(self._options.stream, self._options.group)
+            except redis.ResponseError as error:
+                if not str(error).startswith(_NO_GROUP):
+                    raise
+                return Freed()
+            for consumer in found:
+                name = as_text(consumer["name"])
+                if name in (process_name(), PARKED) or not self._is_dead(name, consumer["idle"]):
+                    continue
+                if consumer["pending"]:
+                    deliveries += self._let_anyone_take(name)
+                else:
+                    consumers += self._remove_empty(name)
+        return Freed(deliveries, consumers)
+
+    def _is_dead(self, consumer: str, idle: int) -> bool:
+        return is_gone(consumer) or idle > _milliseconds(self._options.claim_idle)
+
+    def _let_anyone_take(self, consumer: str) -> int:
+        """Lets what that consumer holds look idle for long, where it is; what another took meanwhile stays with it."""
+        idle = max(GIVEN_BACK_IDLE, _milliseconds(self._options.claim_idle))
+        pending = [entry for entry in self._pending(consumer, FREED_AT_ONCE) if entry[2] < idle]
+        if not pending:
+            return 0
+        seen = max(1, min(entry_idle for _, _, entry_idle in pending))
+        entry_ids = [entry_id for entry_id, _, _ in pending]
+        return len(self._xclaim(entry_ids, "IDLE", idle, "JUSTID", min_idle=seen, consumer=consumer))
+
     def lag(self) -> Lag:
         with translated(f"lag of {self.broker} {self.place}"):
             try:
@@ -283,7 +316,7 @@ class RedisStream(RedisAdapter):
                 self._group_known = True
             yield
         except redis.ResponseError as error:
-            if not str(error).startswith(("NOGROUP", "no such key", "ERR no such key")):
+            if not str(error).startswith(_NO_GROUP):
                 raise
             # Flushed, deleted, or a failover. It comes with backoff: a loop made 30 GB of logs a day (dapr#3219).
             self._group_known = False
@@ -297,12 +330,13 @@ class RedisStream(RedisAdapter):
             if not str(error).startswith("BUSYGROUP"):
                 raise
 
-    def _remove_empty(self, consumer: str) -> None:
+    def _remove_empty(self, consumer: str) -> bool:
         try:
-            self._execute("EVAL", _REMOVE_EMPTY, 1, self._options.stream, self._options.group, consumer)
+            removed = self._execute("EVAL", _REMOVE_EMPTY, 1, self._options.stream, self._options.group, consumer)
         except redis.exceptions.NoPermissionError:
             # Housekeeping: a user who may not run scripts keeps the empty consumers.
-            return
+            return False
+        return int(removed) >= 0
 
 
 def _handles(deliveries: Iterable[Delivery]) -> list[str]:

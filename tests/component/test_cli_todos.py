@@ -60,7 +60,7 @@ def ledger(database_url: str) -> Iterator[Ledger]:
 
 @pytest.fixture
 def connection(ledger: Ledger) -> Iterator[Connection]:
-    with closing(ledger.connect(listening=True)) as connection:
+    with closing(ledger.connect(direct=True)) as connection:
         yield connection
 
 
@@ -436,7 +436,7 @@ def test_reap_takes_all_in_steps(command: Command, connection: Connection, owner
 
 
 def test_a_retry_wakes_who_waits(command: Command, ledger: Ledger, connection: Connection, ids: list[int]) -> None:
-    with closing(ledger.connect(listening=True)) as listener:
+    with closing(ledger.connect(direct=True)) as listener:
         listener.execute("LISTEN todo_ready")
         command.ok("todos", "retry", str(ids[1]))
         assert [notify.payload for notify in listener.notifies(timeout=10, stop_after=1)] == ["deploys"]

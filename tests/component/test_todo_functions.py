@@ -49,7 +49,7 @@ def ledger(database_url: str) -> Iterator[Ledger]:
 @pytest.fixture
 def connection(ledger: Ledger) -> Iterator[Connection]:
     """A connection on which each statement is a transaction, so that time goes on between them."""
-    with closing(ledger.connect(listening=True)) as connection:
+    with closing(ledger.connect(direct=True)) as connection:
         yield connection
 
 
@@ -210,7 +210,7 @@ def test_heartbeats_touch_no_index(ledger: Ledger, connection: Connection) -> No
         return list(row)
 
     # Given one claimed todo among others on its page; a session reports what it did when it ends
-    with closing(ledger.connect(listening=True)) as first:
+    with closing(ledger.connect(direct=True)) as first:
         for _ in range(20):
             make(first)
         todo = claim(first)
@@ -219,7 +219,7 @@ def test_heartbeats_touch_no_index(ledger: Ledger, connection: Connection) -> No
     before = updates()
 
     # When its lease is extended many times
-    with closing(ledger.connect(listening=True)) as second:
+    with closing(ledger.connect(direct=True)) as second:
         for _ in range(100):
             heartbeat(second, todo.id, owner_of(todo))
     eventually(lambda: updates()[0] == before[0] + 100, what="the heartbeats are counted")

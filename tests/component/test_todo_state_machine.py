@@ -342,7 +342,7 @@ class Moves(RuleBasedStateMachine):
 def moves(database_url: str) -> Iterator[type[Moves]]:
     with closing(Ledger(database_url)) as ledger:
         migrate(ledger)
-        one, two, operator = (ledger.connect(listening=True) for _ in range(3))
+        one, two, operator = (ledger.connect(direct=True) for _ in range(3))
         with closing(one), closing(two), closing(operator):
             Moves.connections, Moves.operator = (one, two), operator
             yield Moves
