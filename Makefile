@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint wheel bench soak forty-kills clean help
+.PHONY: demo test lint wheel bench soak soak-upkeep forty-kills clean help
 
 help:
 	@echo "make demo         20,000 messages through a real worker that is killed midway"
@@ -13,6 +13,7 @@ help:
 	@echo "make wheel        build the wheel, install it into a clean environment, run it once"
 	@echo "make bench        what batching is worth, in one run"
 	@echo "make soak         five minutes of kills, stops and cut connections, then a count from outside"
+	@echo "make soak-upkeep  three minutes of a real scheduler, twice over, and a real worker"
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Switchboard needs Python 3.11 or newer: make PYTHON=python3.12 …")'
@@ -42,6 +43,9 @@ wheel: $(VENV)/.installed
 
 soak: $(VENV)/.installed
 	$(BIN)/python -m soak.run
+
+soak-upkeep: $(VENV)/.installed
+	$(BIN)/python -m soak.upkeep
 
 forty-kills: $(VENV)/.installed
 	$(BIN)/python -m soak.forty_kills

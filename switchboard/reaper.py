@@ -123,9 +123,9 @@ def _look_after_index(ledger: Ledger) -> bool:
     try:
         rebuild_pending_index(ledger)
     except LedgerError as error:
-        logger.warning("idx_todos_pending has %d bytes for %d todos: %s", index.size_bytes, index.entries, error)
+        logger.warning("idx_todos_pending has %d bytes and needs %d: %s", index.size_bytes, index.dense_bytes, error)
         return False
     with ledger.transaction(doing="reap") as transaction:
         note_upkeep(transaction.connection, _REBUILD_JOB, now, {"bytes_before": index.size_bytes})
-    logger.info("rebuilt idx_todos_pending, which had %d bytes for %d todos", index.size_bytes, index.entries)
+    logger.info("rebuilt idx_todos_pending, which had %d bytes and needed %d", index.size_bytes, index.dense_bytes)
     return True

@@ -25,7 +25,7 @@ from switchboard.embedded import EmbeddedUnavailable, PostgresServer, ValkeyServ
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A report can be sent to another process: hostile text in a test's log has lone surrogates, which UTF-8 has not."""
+    """A report can be sent to another process: hostile text in a test's log has lone surrogates, UTF-8 has none."""
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     if isinstance(report.longrepr, str):

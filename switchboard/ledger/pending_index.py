@@ -17,8 +17,11 @@ from .pool import Ledger
 #: Bytes below which an index is small, whatever is dead in it.
 SMALL_INDEX = 16 * 1024**2
 
-#: Bytes an entry from which an index is mostly air: a dense one has 40 to 60, or less where many are of one moment.
-BLOATED_ENTRY = 400
+#: Bytes of an entry beside its queue's name, in a dense index.
+ENTRY_BYTES = 40
+
+#: How much larger than a dense one an index may be; splits alone make it twice as large.
+BLOATED_TIMES = 4
 
 #: How long a transaction may keep dead rows from being cleaned up before it is named.
 HELD_TOO_LONG = timedelta(minutes=5)
@@ -29,7 +32,8 @@ REBUILD_TIMEOUT, REBUILD_LOCK_TIMEOUT = timedelta(minutes=10), timedelta(seconds
 _INSPECT = sql.SQL("""
 SELECT coalesce(n_dead_tup, 0) AS dead_rows, pg_relation_size('idx_todos_pending') AS size_bytes,
        CASE WHEN pg_relation_size('idx_todos_pending') > %(small)s
-            THEN (SELECT count(*) FROM todos WHERE state = 'pending') ELSE 0 END AS entries
+            THEN (SELECT coalesce(sum(%(entry)s + octet_length(queue)), 0) FROM todos WHERE state = 'pending')
+            ELSE 0 END AS dense_bytes
 FROM pg_stat_user_tables WHERE relid = 'todos'::regclass
 """)
 
@@ -65,16 +69,16 @@ _DROP = sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}")
 
 @dataclass(frozen=True, slots=True)
 class PendingIndex:
-    """How the index and its table are: ``entries`` are counted only where the index is not small."""
+    """How the index and its table are; ``dense_bytes`` is what its entries need, counted where it is not small."""
 
     dead_rows: int
     size_bytes: int
-    entries: int
+    dense_bytes: int
 
     @property
     def bloated(self) -> bool:
         """Whether a rebuild pays."""
-        return self.size_bytes > max(SMALL_INDEX, BLOATED_ENTRY * self.entries)
+        return self.size_bytes > max(SMALL_INDEX, BLOATED_TIMES * self.dense_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,9 @@ def inspect_pending_index(connection: Connection, *, timeout: timedelta | None =
         within(connection, timeout, "inspect idx_todos_pending"),
         connection.cursor(row_factory=class_row(PendingIndex)) as cursor,
     ):
-        return cursor.execute(_INSPECT, {"small": SMALL_INDEX}).fetchone() or PendingIndex(0, 0, 0)
+        return cursor.execute(_INSPECT, {"small": SMALL_INDEX, "entry": ENTRY_BYTES}).fetchone() or PendingIndex(
+            0, 0, 0
+        )
 
 
 def cleanup_holder(
