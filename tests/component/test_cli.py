@@ -30,7 +30,6 @@ from switchboard.ledger import (
     create_todo,
     insert_dead_letters,
     migrate,
-    set_setting,
     upsert_adapter,
 )
 from switchboard.model import DeadLetter, Delivery, Route
@@ -204,7 +203,7 @@ def with_password(url: str) -> str:
 
 def test_the_command_line_names_every_command(nowhere: Cli) -> None:
     help_text = nowhere.ok("--help").text
-    for command in ("migrate", "adapters", "todos", "dead-letters", "publish", "prune", "demo"):
+    for command in ("migrate", "adapters", "todos", "dead-letters", "publish", "prune", "settings", "demo"):
         assert re.search(rf"^  {command} ", help_text, re.MULTILINE)
 
 
@@ -225,6 +224,10 @@ def test_the_command_line_names_every_command(nowhere: Cli) -> None:
         ["dead-letters", "show"],
         ["publish"],
         ["prune"],
+        ["settings"],
+        ["settings", "list"],
+        ["settings", "get"],
+        ["settings", "set"],
     ],
     ids=" ".join,
 )
@@ -575,16 +578,34 @@ def test_prune_deletes_what_is_too_old_and_keeps_live_todos(cli: Cli, connection
     """)
 
     # When I prune
-    assert cli.ok("prune").text == "pruned 0 events and 1 todos\n"
+    assert cli.ok("prune").text == "pruned 0 events, 1 todos and 0 dead letters\n"
 
     # Then only the first is gone
     titles = connection.execute("SELECT title FROM todos ORDER BY id").fetchall()
     assert titles == [("old and pending",), ("new and done",)]
-    assert cli.ok("prune", "--json").json == [{"events": 0, "todos": 0}]
+    assert cli.ok("prune", "--json").json == [{"events": 0, "todos": 0, "dead_letters": 0, "unresolved": 0}]
+
+
+def test_a_dry_prune_says_the_same_and_deletes_nothing(cli: Cli, connection: Connection) -> None:
+    connection.execute(
+        "INSERT INTO todos (queue, title, state, completed_at) VALUES ('q', 't', 'done', now() - interval '40 days')"
+    )
+    assert cli.ok("prune", "--dry-run").text == "would prune 0 events, 1 todos and 0 dead letters\n"
+    assert connection.execute("SELECT count(*) FROM todos").fetchone() == (1,)
+    assert connection.execute("SELECT count(*) FROM upkeep").fetchone() == (0,)
+    assert cli.ok("prune", "--json").json[0]["todos"] == 1
+
+
+def test_dead_letters_that_nobody_had_settled_are_said_to_be_pruned(cli: Cli, connection: Connection) -> None:
+    connection.execute(
+        "INSERT INTO dead_letters (adapter, idempotency_key, reason, detail, payload, received_at) "
+        "VALUES ('a', 'k', 'invalid', 'd', '', now() - interval '91 days')"
+    )
+    assert cli.ok("prune").text == "pruned 0 events, 0 todos and 1 dead letters (1 of them unresolved)\n"
 
 
 def test_prune_names_a_setting_that_is_no_number(cli: Cli, connection: Connection) -> None:
-    set_setting(connection, "retention_max_rows", "many")
+    connection.execute("UPDATE settings SET value = 'many' WHERE key = 'retention_max_rows'")
     ran = cli("prune")
     assert (ran.status, ran.out) == (1, b"")
     assert "retention_max_rows" in ran.err
@@ -595,6 +616,44 @@ def test_prune_leaves_it_to_another_session_that_prunes(cli: Cli, connection: Co
         other.execute("SELECT pg_advisory_xact_lock(hashtext('switchboard.prune'))")
         assert "another session" in cli.ok("prune").text
         assert cli.ok("prune", "--json").json == []
+
+
+# settings
+
+
+def test_settings_are_listed_with_their_defaults_and_meaning(cli: Cli, connection: Connection) -> None:
+    rows = {row["key"]: row for row in cli.ok("settings", "list", "--json").json}
+    assert set(rows) == {
+        "retention_max_age_days", "retention_max_rows", "dead_letters_max_age_days", "dead_letters_max_rows"
+    }  # fmt: skip
+    assert (rows["retention_max_age_days"]["value"], rows["retention_max_age_days"]["default"]) == ("30", 30)
+    assert "ended todos" in cli.ok("settings", "list").text
+
+
+def test_a_setting_that_is_set_is_what_prune_goes_by(cli: Cli, connection: Connection) -> None:
+    connection.execute(
+        "INSERT INTO todos (queue, title, state, completed_at) VALUES ('q', 't', 'done', now() - interval '10 days')"
+    )
+    assert "7" in cli.ok("settings", "set", "retention_max_age_days", "7").text
+    assert cli.ok("settings", "get", "retention_max_age_days").text == "7\n"
+    assert cli.ok("prune", "--json").json[0]["todos"] == 1
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", "", "99999999999999999999999", "36501"])
+def test_a_value_that_a_setting_may_not_have_is_refused_and_changes_nothing(
+    cli: Cli, connection: Connection, value: str
+) -> None:
+    ran = cli("settings", "set", "--", "retention_max_age_days", value)
+    assert ran.status == 1
+    assert "retention_max_age_days: expected a whole number from 1 to 36500" in ran.err
+    assert cli.ok("settings", "get", "retention_max_age_days").text == "30\n"
+
+
+@pytest.mark.parametrize("arguments", [["get", "retention_max_age"], ["set", "retention_max_age", "7"]])
+def test_an_unknown_setting_is_named_with_the_nearest(cli: Cli, connection: Connection, arguments: list[str]) -> None:
+    ran = cli("settings", *arguments)
+    assert (ran.status, ran.out) == (1, b"")
+    assert "no setting retention_max_age; did you mean 'retention_max_age_days'?" in ran.err
 
 
 # publish

@@ -408,6 +408,11 @@ def test_a_database_that_is_not_migrated_says_what_to_run(database_url: str) -> 
     assert ran == Ran(1, "", "switchboard: reap: the database is not migrated; run `switchboard migrate`\n")
 
 
+def reaped(**counts: int) -> dict[str, int]:
+    names = ("pending", "failed", "deliveries", "consumers", "unreachable", "rebuilt")
+    return dict.fromkeys(names, 0) | counts
+
+
 def test_reap_requeues_what_ran_out_and_counts_it(
     command: Command, connection: Connection, ids: list[int], ledger: Ledger
 ) -> None:
@@ -419,8 +424,9 @@ def test_reap_requeues_what_ran_out_and_counts_it(
         "UPDATE todos SET lease_expires_at = now() - interval '1 s', attempt = CASE title WHEN '5' THEN 5 ELSE 1 END "
         "WHERE state = 'claimed'"
     )
-    assert command.ok("reap", "--queue", "audit", "--json").json == [{"pending": 0, "failed": 0}]
-    assert command.ok("reap", "--queue", "deploys", "--json").json == [{"pending": 1, "failed": 1}]
+    assert command.ok("reap", "--queue", "audit", "--json").json == [reaped()]
+    assert command.ok("reap", "--queue", "deploys", "--dry-run", "--json").json == [reaped(pending=1, failed=1)]
+    assert command.ok("reap", "--queue", "deploys", "--json").json == [reaped(pending=1, failed=1)]
     assert states(connection) == before | {"5": "failed", "9": "pending"}
 
 

@@ -1,5 +1,6 @@
 """Retention bounds both age and number, and never takes live work (SPEC-0004, Hybrid Retention)."""
 
+import random
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -189,3 +190,71 @@ def test_a_setting_that_is_no_whole_number_is_named_and_deletes_nothing(
     with pytest.raises(LedgerError, match=key), ledger.transaction() as tx:
         prune(tx.connection)
     assert todos(database) == events(database) == ["old"]
+
+
+def letter(database: "psycopg.Connection", key: str, *, days: float, resolved: bool = False) -> None:
+    database.execute(
+        "INSERT INTO dead_letters (adapter, idempotency_key, reason, detail, payload, received_at, resolved_at, "
+        "resolution) VALUES ('a', %(key)s, 'invalid', 'd', '', now() - make_interval(secs => %(days)s * 86400), "
+        "CASE WHEN %(resolved)s THEN now() END, CASE WHEN %(resolved)s THEN 'discarded' END)",
+        {"key": key, "days": days, "resolved": resolved},
+    )
+
+
+def letters(database: "psycopg.Connection") -> list[str]:
+    return [row[0] for row in database.execute("SELECT idempotency_key FROM dead_letters ORDER BY id")]
+
+
+def test_dead_letters_have_an_age_of_their_own(ledger: Ledger, database: "psycopg.Connection") -> None:
+    letter(database, "old", days=90.1)
+    letter(database, "old and settled", days=90.1, resolved=True)
+    letter(database, "older than an event may be", days=60)
+    assert run(ledger, days=1) == Pruned(dead_letters=2, unresolved=1)
+    assert letters(database) == ["older than an event may be"]
+
+
+def test_beyond_their_cap_the_settled_dead_letters_go_first(ledger: Ledger, database: "psycopg.Connection") -> None:
+    for name, days, resolved in (("a", 9, False), ("b", 8, True), ("c", 7, False), ("d", 6, True), ("e", 5, False)):
+        letter(database, name, days=days, resolved=resolved)
+    database.execute("UPDATE settings SET value = '2' WHERE key = 'dead_letters_max_rows'")
+    assert run(ledger) == Pruned(dead_letters=3, unresolved=1)
+    assert letters(database) == ["c", "e"]
+
+
+def test_the_oldest_of_several_sources_go_whatever_their_ids_say(
+    ledger: Ledger, database: "psycopg.Connection"
+) -> None:
+    for name, source, days in (("1", "a", 2), ("2", "b", 9), ("3", "a", 7), ("4", "c", 1), ("5", "b", 3)):
+        add(database, name, days=days)
+        database.execute("UPDATE events SET source = %s WHERE external_id = %s", (source, name))
+    assert run(ledger, cap=2) == Pruned(events=3, todos=3)
+    assert events(database) == ["1", "4"]
+
+
+def test_a_run_is_recorded_with_its_counts(ledger: Ledger, database: "psycopg.Connection") -> None:
+    add(database, "old", days=40)
+    run(ledger)
+    recorded = database.execute("SELECT job, counts, last_succeeded_at <= now() FROM upkeep").fetchall()
+    assert recorded == [("prune", {"events": 1, "todos": 1, "dead_letters": 0, "unresolved": 0}, True)]
+
+
+def test_rows_of_every_state_age_and_number_leave_as_a_plain_reading_of_the_rule_has_it(
+    ledger: Ledger, database: "psycopg.Connection"
+) -> None:
+    """Against a model: delete by age, then the oldest beyond the cap; what is live stays and counts."""
+    rng = random.Random(5)
+    rows = []
+    for number in range(300):
+        state = rng.choice(["done", "failed", "pending", "claimed"])
+        # Around the limit of 30 days, and never two at the same moment.
+        age = 30 + rng.choice([-2, -1, -0.01, 0.01, 1, 2]) + number / 1e5
+        rows.append((str(number), age, state))
+        add(database, str(number), days=age, state=state)
+    for cap in (250, 170, 100):
+        live = {name for name, _, state in rows if state in ("pending", "claimed")}
+        young = [row for row in rows if row[1] < 30 or row[0] in live]
+        mortal = sorted((row for row in young if row[0] not in live), key=lambda row: -row[1])
+        doomed = {row[0] for row in mortal[: max(0, len(young) - cap)]}
+        rows = [row for row in young if row[0] not in doomed]
+        run(ledger, cap=cap)
+        assert set(todos(database)) == set(events(database)) == {name for name, _, _ in rows}
