@@ -1,51 +1,66 @@
 """``switchboard.toml`` and the environment, as typed settings.
 
-Reading them does no I/O but the file's own, and every wrong thing is a ``ConfigError`` that names its key.
+Reading them does no I/O but the file's own, and every wrong thing is a ``ConfigError`` that names its key. Each
+process reads the references of its own family alone: a worker needs no webhook's secret, the web no broker's address.
 """
 
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from .adapter import Adapter, Duration
 from .errors import ConfigError
 from .normalize import resolve_provider
 from .pull import TRANSPORTS, PullAdapter
-from .schedules import schedule
+from .push import SENDERS, PushAdapter
+from .schedules import UpkeepOptions
 
 #: Where the configuration is looked for when ``SWITCHBOARD_CONFIG`` does not say.
 DEFAULT_CONFIG = "switchboard.toml"
-
-
-def _schedule(expression: str) -> str:
-    schedule(expression)
-    return expression
-
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRET_KEY = re.compile(r"password|passwd|secret|token", re.IGNORECASE)
 # Not by parsing the address: what a password's own / or [ makes of it must be refused as well.
 _LITERAL_PASSWORD = re.compile(r"://[^\s@]*:[^\s@]+@|[?&]password=[^&\s]")
-_TOP_LEVEL = ("adapters", "upkeep")
+_TOP_LEVEL = ("adapters", "upkeep", "web")
+_TYPES: dict[str, type[PullAdapter] | type[PushAdapter]] = {**TRANSPORTS, **SENDERS}
+
+AdapterType = TypeVar("AdapterType", bound=Adapter)
+OptionsType = TypeVar("OptionsType", bound=BaseModel)
 
 
-class UpkeepOptions(BaseModel):
-    """Table ``[upkeep]``: when the scheduled jobs run, as cron expressions in the scheduler's time zone."""
+class WebOptions(BaseModel):
+    """The table ``[web]``: what holds for every request."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    #: When what retention no longer keeps is deleted.
-    prune: Annotated[str, AfterValidator(_schedule)] = "7 * * * *"
-    #: When what dead workers left is taken back.
-    reap: Annotated[str, AfterValidator(_schedule)] = "* * * * *"
+    #: Whose ``X-Forwarded-For`` is believed: addresses and networks, such as "10.0.0.0/8".
+    trusted_proxies: tuple[str, ...] = ()
+    #: Requests worked on at once; the next is told to come again, 503.
+    max_in_progress: int = Field(default=100, ge=1, le=10_000, strict=True)
+    #: How long a request may take to arrive, its headers and its body each.
+    read_timeout: Duration = Field(default=timedelta(seconds=20), ge=timedelta(milliseconds=100))
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for proxy in proxies:
+            try:
+                ipaddress.ip_network(proxy)
+            except ValueError as error:
+                raise ValueError(f"expected addresses and networks: {error}") from None
+        return proxies
 
 
 def required(name: str) -> str:
@@ -57,46 +72,58 @@ def required(name: str) -> str:
 
 
 def load_adapters() -> list[PullAdapter]:
-    """The adapters of the file that ``SWITCHBOARD_CONFIG`` names; none where the default file is not there."""
+    """The pull adapters of the file that ``SWITCHBOARD_CONFIG`` names; none where the default file is not there."""
     return read_adapters(*_configuration())
 
 
+def load_webhooks() -> list[PushAdapter]:
+    """The webhook adapters of that file; none where the default file is not there."""
+    return read_webhooks(*_configuration())
+
+
+def load_web() -> WebOptions:
+    """The table ``[web]`` of that file, or its defaults."""
+    return read_web(*_configuration())
+
+
 def load_upkeep() -> UpkeepOptions:
-    """When upkeep runs, as that file has it."""
+    """The table ``[upkeep]`` of that file, or its defaults."""
     return read_upkeep(*_configuration())
 
 
 def read_adapters(text: str, where: str = DEFAULT_CONFIG) -> list[PullAdapter]:
-    """The adapters that a configuration's text describes, in its order; ``where`` opens each error."""
-    tables = _tables(text, where).get("adapters", {})
-    if not isinstance(tables, dict):
-        raise ConfigError(f"{where}: adapters: expected one table an adapter, [adapters.NAME]")
-    return [_adapter(name, table, f"{where}: adapters.{name}") for name, table in tables.items()]
+    """The pull adapters that a configuration's text describes, in its order; ``where`` opens each error."""
+    return [_adapter(TRANSPORTS[kind], name, table, at) for kind, name, table, at in _tables(text, where, TRANSPORTS)]
+
+
+def read_webhooks(text: str, where: str = DEFAULT_CONFIG) -> list[PushAdapter]:
+    """The webhook adapters that a configuration's text describes, in its order; ``where`` opens each error."""
+    return [_adapter(SENDERS[kind], name, table, at) for kind, name, table, at in _tables(text, where, SENDERS)]
+
+
+def read_web(text: str, where: str = DEFAULT_CONFIG) -> WebOptions:
+    """The table ``[web]`` that a configuration's text has; ``where`` opens each error."""
+    return _options(text, where, "web", WebOptions)
 
 
 def read_upkeep(text: str, where: str = DEFAULT_CONFIG) -> UpkeepOptions:
-    """When upkeep runs, as a configuration's text has it; ``where`` opens each error."""
-    table = _tables(text, where).get("upkeep", {})
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where}: upkeep: expected a table, [upkeep]")
-    _known_keys(table, UpkeepOptions.model_fields, f"{where}: upkeep")
-    with _named(f"{where}: upkeep"):
-        return UpkeepOptions(**table)
+    """The table ``[upkeep]`` that a configuration's text has; ``where`` opens each error."""
+    return _options(text, where, "upkeep", UpkeepOptions)
 
 
 def _configuration() -> tuple[str, str]:
-    """The configuration's text and where it is from; empty where the default file is not there."""
+    """The configuration's text, and where it is from."""
     named = os.environ.get("SWITCHBOARD_CONFIG", "").strip()
     path = Path(named or DEFAULT_CONFIG)
     if not named and not path.is_file():
-        return "", str(path)
+        return "", DEFAULT_CONFIG
     try:
         return path.read_text(encoding="utf-8"), str(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"SWITCHBOARD_CONFIG: cannot read {path}: {error}") from error
 
 
-def _tables(text: str, where: str) -> dict[str, object]:
+def _document(text: str, where: str) -> dict[str, Any]:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -105,18 +132,45 @@ def _tables(text: str, where: str) -> dict[str, object]:
     return document
 
 
-def _adapter(name: str, table: object, where: str) -> PullAdapter:
+def _options(text: str, where: str, key: str, options_class: type[OptionsType]) -> OptionsType:
+    """The table of that name as its options; their defaults where there is none."""
+    table = _document(text, where).get(key, {})
     if not isinstance(table, dict):
-        raise ConfigError(f"{where}: expected a table, [adapters.{name}]")
-    options = {key: _expand(key, value, f"{where}.{key}") for key, value in table.items()}
-    kind = options.pop("type", None)
-    if not isinstance(kind, str) or kind not in TRANSPORTS:
-        what = "is missing" if kind is None else f"unknown type {kind!r}{_nearest(str(kind), TRANSPORTS)}"
-        raise ConfigError(f"{where}.type: {what} (expected one of {', '.join(TRANSPORTS)})")
-    transport = TRANSPORTS[kind]
-    _known_keys(options, transport.options_class.model_fields, where)
+        raise ConfigError(f"{where}: {key}: expected a table, [{key}]")
+    _known_keys(table, options_class.model_fields, f"{where}: {key}")
+    with _named(f"{where}: {key}"):
+        return options_class(**table)
+
+
+def _tables(
+    text: str, where: str, types: Mapping[str, type[Adapter]]
+) -> Iterator[tuple[str, str, dict[str, object], str]]:
+    """The adapters' tables whose type is one of these, each with its type, its name and what opens its errors."""
+    tables = _document(text, where).get("adapters", {})
+    if not isinstance(tables, dict):
+        raise ConfigError(f"{where}: adapters: expected one table an adapter, [adapters.NAME]")
+    for name, table in tables.items():
+        at = f"{where}: adapters.{name}"
+        if not isinstance(table, dict):
+            raise ConfigError(f"{at}: expected a table, [adapters.{name}]")
+        kind = table.get("type")
+        if not isinstance(kind, str) or kind not in _TYPES:
+            what = "is missing" if kind is None else f"unknown type {kind!r}{_nearest(str(kind), _TYPES)}"
+            raise ConfigError(f"{at}.type: {what} (expected one of {', '.join(_TYPES)})")
+        if kind in types:
+            yield kind, name, table, at
+
+
+def _adapter(adapter_class: type[AdapterType], name: str, table: Mapping[str, object], where: str) -> AdapterType:
+    fields = adapter_class.options_class.model_fields
+    options = {
+        key: _expand(key, value, f"{where}.{key}", may_be_unset=key in fields and fields[key].exclude is True)
+        for key, value in table.items()
+        if key != "type"
+    }
+    _known_keys(options, fields, where)
     with _named(where):
-        adapter = transport(name, **options)
+        adapter = adapter_class(name, **options)
         resolve_provider(adapter.options.provider)
     return adapter
 
@@ -132,13 +186,18 @@ def _named(where: str) -> Iterator[None]:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def _expand(key: str, value: object, where: str) -> object:
+def _expand(key: str, value: object, where: str, *, may_be_unset: bool) -> object:
+    """The value with its references replaced. A webhook's secret ``may_be_unset``: its adapter is off then."""
+    if isinstance(value, list):
+        return [_expand(key, item, where, may_be_unset=may_be_unset) for item in value]
     if not isinstance(value, str):
         return value
     _refuse_literal_secret(key, value, where)
 
     def replace(match: re.Match[str]) -> str:
         found = os.environ.get(match[1], "")
+        if may_be_unset:
+            return found.strip()
         if not found:
             raise ConfigError(f"{where}: environment variable {match[1]} is not set")
         return found
@@ -149,13 +208,14 @@ def _expand(key: str, value: object, where: str) -> object:
 def _refuse_literal_secret(key: str, value: str, where: str) -> None:
     literal = _REFERENCE.sub("", value)
     if _LITERAL_PASSWORD.search(literal) or (_SECRET_KEY.search(key) and literal):
-        raise ConfigError(f"{where}: a literal password; put it in the environment and write ${{NAME}} here")
+        raise ConfigError(f"{where} is a literal password: put it in the environment and write ${{NAME}} here")
 
 
 def _problem(item: Mapping[str, Any], where: str) -> str:
     key = ".".join([where, *(str(part) for part in item["loc"])])
     message = "is missing" if item["type"] == "missing" else str(item["msg"]).removeprefix("Value error, ")
-    return f"{key}: {message}"
+    # Not "secret: …": what is shown of an error is redacted, and would be masked there.
+    return f"{key} is wrong: {message}" if _SECRET_KEY.search(key) else f"{key}: {message}"
 
 
 def _known_keys(table: Mapping[str, object], known: Iterable[str], where: str) -> None:

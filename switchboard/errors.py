@@ -11,7 +11,8 @@ SwitchboardError
 ├── PoisonMessage          a message failed by itself as often as it may
 ├── MessageInvalid         a body cannot be given a todo's shape
 ├── AckFailed              what is stored could not be acknowledged; a redelivery of it dedups
-└── SignatureInvalid       a webhook is not signed by who it says it is from
+├── SignatureInvalid       a webhook is not signed by who it says it is from
+└── CredentialInvalid      no endpoint or session in force has this credential
 """
 
 
@@ -64,3 +65,7 @@ class AckFailed(SwitchboardError):
 
 class SignatureInvalid(SwitchboardError):
     """A webhook's signature or token does not verify."""
+
+
+class CredentialInvalid(SwitchboardError):
+    """No endpoint or session in force has this credential; what is wrong with it is never said."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 #: What stands where a credential stood.
-MASK = "***"
+MASK = "«redacted»"
 
 #: Characters beyond those shown that are searched for credentials: one that is cut in two would not be recognised.
 _MARGIN = 4096
@@ -21,6 +21,8 @@ _NAMED_SECRET = re.compile(
     r"(?:'(?:[^'\\]|\\.)*(?:'|\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z)|\S+)",
     re.IGNORECASE | re.DOTALL,
 )
+# One of our own, wherever it stands: it says by itself what it is.
+_CREDENTIAL = re.compile(r"(swbs?_)[0-9A-Za-z]{43}")
 _SECRET_HEADER = re.compile(
     r"authorization|cookie|session|password|passwd|secret|token|credential|signature|hmac"
     r"|(?:api|access|auth|private)[_-]?key",
@@ -30,17 +32,18 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def redact(text: str) -> str:
-    """The text with the passwords of addresses and ``password=…``-like pairs masked.
+    """The text with the passwords of addresses, ``password=…``-like pairs and Switchboard's own credentials masked.
 
     Use it on whatever another library said: an address, a connection string or an error message.
     """
-    return _NAMED_SECRET.sub(rf"\1{MASK}", _USERINFO.sub(rf"\1:{MASK}@", text))
+    text = _NAMED_SECRET.sub(rf"\1{MASK}", _USERINFO.sub(rf"\1:{MASK}@", text))
+    return _CREDENTIAL.sub(rf"\1{MASK}", text)
 
 
 def redact_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers with the values of those that carry a credential masked, names and order kept."""
     return {
-        name: MASK if _SECRET_HEADER.search(name) else redact(value) if "://" in value else value
+        name: MASK if _SECRET_HEADER.search(name) else redact(value) if "://" in value or "=" in value else value
         for name, value in headers.items()
     }
 

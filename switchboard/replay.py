@@ -29,6 +29,8 @@ def replay(connection: Connection, letter_id: int) -> bool:
         queue=str(adapter.config["queue"]),
         key_prefix=adapter.key_prefix,
         provider=str(adapter.config.get("provider", "generic")),
+        family=adapter.family,
+        trust_mode=adapter.trust_mode,
         max_body=int(str(adapter.config["max_body"])),
     )
     route, delivery = _as_delivered(route, letter)

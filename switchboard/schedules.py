@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from periodiq import CronSpec, cron
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 #: The lowest and highest value of each field: minute, hour, day of month, month, day of week.
 _BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
@@ -38,3 +41,19 @@ def schedule(expression: str) -> CronSpec:
 
 def _not_cron(expression: str) -> ValueError:
     return ValueError(f'expected a cron expression such as "7 * * * *" or "@hourly", got {expression!r}')
+
+
+def _expression(text: str) -> str:
+    schedule(text)
+    return text
+
+
+class UpkeepOptions(BaseModel):
+    """The table ``[upkeep]``: when the scheduled jobs run, as cron expressions in the scheduler's time zone."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    #: When what retention no longer keeps is deleted.
+    prune: Annotated[str, AfterValidator(_expression)] = "7 * * * *"
+    #: When what dead workers left is taken back.
+    reap: Annotated[str, AfterValidator(_expression)] = "* * * * *"

@@ -12,11 +12,10 @@ from periodiq import PeriodiqMiddleware
 
 from .. import ledger
 from ..brokers import AdapterQueues
-from ..config import UpkeepOptions
 from ..errors import LedgerUnavailable
 from ..ledger.retention import PRUNE_TIMEOUT
 from ..reaper import reap
-from ..schedules import schedule
+from ..schedules import UpkeepOptions, schedule
 
 logger = logging.getLogger(__name__)
 

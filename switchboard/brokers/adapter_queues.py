@@ -10,11 +10,12 @@ import dramatiq
 import dramatiq.broker
 
 from ..errors import ConfigError, SwitchboardError
-from ..ledger import Ledger, migrate, upsert_adapter
+from ..ledger import Ledger, migrate
 from ..middleware import Lifecycle, StoreThenAck
 from ..model import Route
 from ..process_name import process_name
 from ..pull import PullAdapter
+from ..registration import register_adapter
 from .adapter_consumer import AdapterConsumer, ingest_actor_name
 from .gate import IngestGate
 from .todo_consumer import TodoConsumer, TodoOptions
@@ -201,25 +202,7 @@ class AdapterQueues(_Base):
         """Upserts every adapter in the ledger, which decides its key prefix (SPEC-0002, Adapter Interface)."""
         with self.ledger.transaction(doing="register adapters") as transaction:
             for adapter in self.adapters.values():
-                options = adapter.options
-                row = upsert_adapter(
-                    transaction.connection,
-                    name=adapter.name,
-                    family=adapter.family,
-                    trust_mode=adapter.trust_mode,
-                    queue=options.queue,
-                    namespace=adapter.namespace,
-                    config=adapter.describe(),
-                )
-                self._routes[adapter.name] = Route(
-                    adapter=adapter.name,
-                    queue=options.queue,
-                    key_prefix=row.key_prefix,
-                    provider=options.provider,
-                    family=adapter.family,
-                    trust_mode=adapter.trust_mode,
-                    max_body=options.max_body,
-                )
+                self._routes[adapter.name] = register_adapter(transaction.connection, adapter)
 
     # middleware.Lifecycle's Served
 

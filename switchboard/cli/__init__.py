@@ -49,15 +49,34 @@ def main() -> None:
 
 
 from .adapters import adapters  # noqa: E402 - the commands hang on the group above
+from .agents import agents  # noqa: E402
 from .asyncapi import asyncapi  # noqa: E402
 from .dead_letters import dead_letters  # noqa: E402
 from .demo import demo  # noqa: E402
+from .endpoints import endpoints  # noqa: E402
+from .humans import humans  # noqa: E402
 from .migrate import migrate  # noqa: E402
 from .prune import prune  # noqa: E402
 from .publish import publish  # noqa: E402
 from .reap import reap  # noqa: E402
+from .serve import serve  # noqa: E402
 from .settings import settings  # noqa: E402
 from .todos import todos  # noqa: E402
 
-for _command in (adapters, asyncapi, dead_letters, demo, migrate, prune, publish, reap, settings, todos):
+for _command in (
+    adapters,
+    agents,
+    asyncapi,
+    dead_letters,
+    demo,
+    endpoints,
+    humans,
+    migrate,
+    prune,
+    publish,
+    reap,
+    serve,
+    settings,
+    todos,
+):
     cli.add_command(_command)

@@ -5,6 +5,7 @@ and work without Dramatiq.
 """
 
 from .adapters import AdapterRow, adapter_enabled, get_adapter, list_adapters, set_adapter_enabled, upsert_adapter
+from .agents import AgentRow, add_agent, get_agent, list_agents, revoke_agent
 from .claims import (
     LEASE,
     Requeued,
@@ -31,8 +32,19 @@ from .dead_letters import (
     list_dead_letters,
     resolve_dead_letter,
 )
+from .endpoints import (
+    EndpointRow,
+    Verb,
+    authenticate_endpoint,
+    get_endpoint,
+    list_endpoints,
+    revoke_endpoint,
+    rotate_endpoint,
+    vend_endpoint,
+)
 from .events import get_event, insert_event, remember_message
 from .exclusive import ExclusiveLock
+from .humans import Belongings, HumanRow, add_human, belongings, find_human, get_human, list_humans, remove_human
 from .intake import Keyed, insert_batch
 from .migrator import migrate
 from .notify import CHANNEL, ask, heard, listen
@@ -40,9 +52,11 @@ from .pending_acks import forget_acks, note_pending_acks, ready_acks
 from .pending_index import Holder, PendingIndex, cleanup_holder, inspect_pending_index, rebuild_pending_index
 from .pool import Ledger, Transaction, current_transaction, transaction
 from .retention import Pruned, prune
+from .sessions import SessionRow, authenticate_session, begin_session, end_session
 from .settings import SETTINGS, Setting, get_setting, list_settings, set_setting
 from .todos import create_todo, database_time, get_todo, list_todos
 from .upkeep import UpkeepRow, list_upkeep, note_upkeep, take_upkeep
+from .wire import RawJson
 
 __all__ = [
     "CHANNEL",
@@ -50,21 +64,34 @@ __all__ = [
     "SETTINGS",
     "STATEMENT_TIMEOUT",
     "AdapterRow",
+    "AgentRow",
+    "Belongings",
     "Connection",
     "DeadLetterBody",
     "DeadLetterRow",
+    "EndpointRow",
     "ExclusiveLock",
     "Holder",
+    "HumanRow",
     "Keyed",
     "Ledger",
     "PendingIndex",
     "Pruned",
+    "RawJson",
     "Requeued",
+    "SessionRow",
     "Setting",
     "Transaction",
     "UpkeepRow",
+    "Verb",
     "adapter_enabled",
+    "add_agent",
+    "add_human",
     "ask",
+    "authenticate_endpoint",
+    "authenticate_session",
+    "begin_session",
+    "belongings",
     "cancel_todo",
     "claim_rows",
     "claim_todo",
@@ -76,12 +103,17 @@ __all__ = [
     "create_todo",
     "current_transaction",
     "database_time",
+    "end_session",
     "extend_leases",
     "fail_todo",
+    "find_human",
     "forget_acks",
     "get_adapter",
+    "get_agent",
     "get_dead_letter",
+    "get_endpoint",
     "get_event",
+    "get_human",
     "get_setting",
     "get_todo",
     "heard",
@@ -91,7 +123,10 @@ __all__ = [
     "insert_event",
     "inspect_pending_index",
     "list_adapters",
+    "list_agents",
     "list_dead_letters",
+    "list_endpoints",
+    "list_humans",
     "list_settings",
     "list_todos",
     "list_upkeep",
@@ -105,12 +140,17 @@ __all__ = [
     "rebuild_pending_index",
     "release_todos",
     "remember_message",
+    "remove_human",
     "resolve_dead_letter",
     "retry_todo",
+    "revoke_agent",
+    "revoke_endpoint",
+    "rotate_endpoint",
     "savepoint",
     "set_adapter_enabled",
     "set_setting",
     "take_upkeep",
     "transaction",
     "upsert_adapter",
+    "vend_endpoint",
 ]

@@ -51,8 +51,8 @@ class AdapterRow:
     """An adapter as its row is; ``config`` has no secrets."""
 
     name: str
-    family: str
-    trust_mode: str
+    family: Family
+    trust_mode: TrustMode
     enabled: bool
     config: dict[str, object]
     created_at: datetime

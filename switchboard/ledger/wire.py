@@ -100,12 +100,18 @@ class _JsonbArrayDumper(_PackedDumper):
     oid = 3807
 
 
+class RawJson(str):
+    """A JSON document as text, already checked: what is in it keeps the form it was written in."""
+
+    __slots__ = ()
+
+
 def as_jsonb(value: object) -> str:
     """The value as JSON text that ``jsonb`` can hold: U+0000 and lone surrogates become U+FFFD.
 
     Raises ``ValueError``, ``TypeError`` or ``RecursionError`` for what JSON cannot say.
     """
-    text = json.dumps(value, allow_nan=False)
+    text = value if isinstance(value, RawJson) else json.dumps(value, allow_nan=False)
     return storable_json(text) or text
 
 

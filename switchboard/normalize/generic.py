@@ -6,11 +6,9 @@ import base64
 from collections.abc import Iterable, Mapping
 from typing import TypeGuard
 
-from ..model import Delivery, Shape
-from .storable import NotJson, NumberText, read_json, storable_json, storable_text
-
-#: Characters of a title: one line that a person can read.
-MAX_TITLE = 200
+from ..model import Delivery, JsonText, Shape, type_json
+from .storable import NotJson, NumberText, read_json, storable_json
+from .title import one_line
 
 _TITLE_FIELDS = ("title", "subject", "summary", "name", "message", "text", "description")
 _TYPE_FIELDS = ("event_type", "event", "type", "kind")
@@ -35,22 +33,29 @@ def normalize_generic(delivery: Delivery) -> Shape:
         value = read_json(text)
     except NotJson:
         clean = text.replace("\x00", "\ufffd")
-        title = _one_line(clean) or event_type or "Empty message"
+        title = one_line(clean) or event_type or "Empty message"
         return Shape.of({"text": clean}, title=title, kind=event_type, event_type=event_type)
-    payload = storable_json(text)
+    return shape_json(value, text, storable_json(text), event_type)
+
+
+def shape_json(value: type_json, text: str, payload: JsonText | None, event_type: str = "") -> Shape:
+    """The shape of any JSON document: its value as ``read_json`` has it, its text, and the payload to be stored.
+
+    ``event_type`` is what its headers say of it; a field of its own outranks that.
+    """
     if isinstance(value, dict):
         event_type = _first(value, _TYPE_FIELDS) or event_type
         kind = _first(value, _KIND_FIELDS) or event_type
         title = _first(value, _TITLE_FIELDS) or event_type or _fields_title(value)
     else:
         kind = event_type
-        title = event_type or (_one_line(value) if _is_text(value) else _one_line(f"JSON {text}"))
+        title = event_type or one_line(value if _is_text(value) else f"JSON {text}")
     return Shape(title=title or "Empty message", kind=kind, event_type=event_type, payload=payload)
 
 
 def _from_headers(headers: Mapping[str, str]) -> str:
     for name, value in headers.items():
-        if name.lower() in _TYPE_HEADERS and (line := _one_line(value)):
+        if name.lower() in _TYPE_HEADERS and (line := one_line(value)):
             return line
     return ""
 
@@ -58,7 +63,7 @@ def _from_headers(headers: Mapping[str, str]) -> str:
 def _first(value: Mapping[str, object], names: Iterable[str]) -> str:
     for name in names:
         found = value.get(name)
-        if _is_text(found) and (line := _one_line(found)):
+        if _is_text(found) and (line := one_line(found)):
             return line
     return ""
 
@@ -68,11 +73,4 @@ def _is_text(value: object) -> TypeGuard[str]:
 
 
 def _fields_title(value: Mapping[str, object]) -> str:
-    return _one_line(", ".join(value)) if value else ""
-
-
-def _one_line(text: str) -> str:
-    """The first words of a text as a terminal can show them: no line ends, no control characters."""
-    start = storable_text(text.lstrip()[: MAX_TITLE * 4])
-    line = " ".join("".join(character if character.isprintable() else " " for character in start).split())
-    return line if len(line) <= MAX_TITLE else line[: MAX_TITLE - 1] + "…"
+    return one_line(", ".join(value)) if value else ""

@@ -8,14 +8,24 @@ from collections.abc import Callable
 
 from ..errors import ConfigError, MessageInvalid
 from ..model import Delivery, Shape
+from .dockerhub import normalize_dockerhub
 from .generic import normalize_generic
+from .github import normalize_github
+from .slack import normalize_slack
 from .storable import NotJson, read_json
+from .stripe import normalize_stripe
 
 #: What shapes a delivery: it raises ``MessageInvalid`` (or anything else) for a body it cannot shape, and does no
 #: I/O, as it runs inside the transaction that stores the batch.
 Normalizer = Callable[[Delivery], Shape]
 
-_PROVIDERS: dict[str, Normalizer] = {"generic": normalize_generic}
+_PROVIDERS: dict[str, Normalizer] = {
+    "generic": normalize_generic,
+    "github": normalize_github,
+    "stripe": normalize_stripe,
+    "slack": normalize_slack,
+    "dockerhub": normalize_dockerhub,
+}
 
 
 def resolve_provider(provider: str) -> Normalizer:

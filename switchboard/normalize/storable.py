@@ -51,7 +51,7 @@ def read_json(text: str) -> type_json:
         raise NotJson("it begins as no JSON document does")
     _check_depth(text)
     try:
-        return json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_constant)
+        return _DECODER.decode(text)
     except MessageInvalid:
         raise
     except (ValueError, RecursionError) as error:
@@ -107,3 +107,7 @@ def _number(text: str) -> NumberText:
 
 def _constant(name: str) -> str:
     raise NotJson(f"{name} is not JSON")
+
+
+# Made once: json.loads makes one a call where it is given functions, which costs more than reading a small document.
+_DECODER = json.JSONDecoder(parse_int=_number, parse_float=_number, parse_constant=_constant)

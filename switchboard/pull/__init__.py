@@ -1,6 +1,6 @@
 """The queue family: ``base`` is the interface, and there is one file a transport."""
 
-from .base import AdapterOptions, Gap, Lag, Outgoing, PullAdapter
+from .base import Gap, Lag, Outgoing, PullAdapter, PullOptions
 from .publisher import Publisher
 from .redis_list import RedisList
 from .redis_pubsub import RedisPubSub
@@ -13,12 +13,12 @@ TRANSPORTS: dict[str, type[PullAdapter]] = {
 
 __all__ = [
     "TRANSPORTS",
-    "AdapterOptions",
     "Gap",
     "Lag",
     "Outgoing",
     "Publisher",
     "PullAdapter",
+    "PullOptions",
     "RedisList",
     "RedisPubSub",
     "RedisStream",

@@ -2,69 +2,28 @@
 
 from __future__ import annotations
 
-import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from ..adapter import Adapter, AdapterOptions, Duration, Size
 from ..model import Delivery
 
-_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|h|d)")
-_SIZE = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,6})?)\s*(?P<unit>b|[kmg]i?b)?", re.IGNORECASE)
-_BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
-
-def _duration(value: object) -> object:
-    if isinstance(value, timedelta):
-        return value
-    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
-    try:
-        if match is not None:
-            return timedelta(**{_UNITS[match["unit"]]: float(match["number"])})
-    except OverflowError:
-        pass
-    raise ValueError('expected a duration with its unit, such as "500ms", "60s", "5m" or "2h"')
-
-
-def _size(value: object) -> object:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError('expected a size such as "16MiB", "500kB" or a number of bytes')
-    return int(float(match["number"]) * _BYTES[(match["unit"] or "b").lower()])
-
-
-#: A number of bytes, written in configuration as "16MiB", "500kB" …
-Size = Annotated[int, BeforeValidator(_size)]
-
-#: A ``timedelta``, written in configuration as "60s", "5m" …
-Duration = Annotated[timedelta, BeforeValidator(_duration)]
-
-
-class AdapterOptions(BaseModel):
+class PullOptions(AdapterOptions):
     """The options every pull adapter has; a transport's own class adds what it needs."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     #: Whether its transport can leave a message un-acknowledged until its todo has ended.
     can_complete: ClassVar[bool] = False
 
-    #: The todo queue it feeds.
-    queue: str = Field(min_length=1, max_length=200)
-    #: What shapes its deliveries: ``generic``, or a team's own ``module:function``.
-    provider: str = "generic"
     #: Messages read, stored and acknowledged together, at most.
     batch: int = Field(default=500, ge=1, le=10_000, strict=True)
     #: Bytes of bodies in one batch, at most; one larger message is a batch of its own.
     batch_bytes: Size = Field(default=16 * 1024**2, ge=1)
-    #: A larger body becomes a dead letter, ``too_large``, with its bytes.
-    max_body: Size = Field(default=32 * 1024**2, ge=1)
     #: Tries after which a message that fails by itself, or kills its worker, becomes a dead letter, ``poison``: two in
     #: company, which blame nobody, and one alone at least.
     max_deliveries: int = Field(default=5, ge=3, le=1000, strict=True)
@@ -116,7 +75,7 @@ class Freed:
     consumers: int = 0
 
 
-class PullAdapter(ABC):
+class PullAdapter(Adapter):
     """One line into the ledger: a source, how to read from it and how to acknowledge to it.
 
     ``receive`` and ``left_behind`` are called by one thread, the other methods by any, at the same time. Every method
@@ -125,27 +84,20 @@ class PullAdapter(ABC):
 
     #: The ``type`` of its configuration table.
     transport: ClassVar[str]
-    #: The class of its options.
-    options_class: ClassVar[type[AdapterOptions]]
+    options_class: ClassVar[type[PullOptions]]
     #: Whether only one consumer among all processes may run.
     exclusive: ClassVar[bool] = False
-    family: ClassVar[Literal["queue"]] = "queue"
-    trust_mode: ClassVar[Literal["queue"]] = "queue"
-
-    def __init__(self, name: str) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
-            raise ValueError(f"adapter name {name!r}: expected letters, digits, - and _, at most 100")
-        self.name = name
+    family = "queue"
 
     @property
     @abstractmethod
-    def options(self) -> AdapterOptions:
+    def options(self) -> PullOptions:
         """Its options, validated."""
 
     @property
-    @abstractmethod
-    def namespace(self) -> str:
-        """What its idempotency keys begin with while no other adapter has the same (``redis:deploys``)."""
+    def trust_mode(self) -> Literal["queue"]:
+        """A queue's trust is its connection's (SPEC-0002)."""
+        return "queue"
 
     @property
     @abstractmethod

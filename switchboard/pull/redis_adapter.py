@@ -16,7 +16,7 @@ from pydantic import Field
 from ..errors import BrokerUnavailable, PublishRejected
 from ..metrics import count
 from ..model import Delivery
-from .base import AdapterOptions, Outgoing, PullAdapter
+from .base import Outgoing, PullAdapter, PullOptions
 from .redis_client import (
     BLOCK_GRACE,
     COMMAND_TIMEOUT,
@@ -41,7 +41,7 @@ FREED_AT_ONCE = 10_000
 SHORTEST_BLOCK = timedelta(milliseconds=10)
 
 
-class RedisOptions(AdapterOptions):
+class RedisOptions(PullOptions):
     """The options every Redis transport has."""
 
     #: The server's address.

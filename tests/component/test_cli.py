@@ -394,7 +394,7 @@ def test_adapters_are_listed_with_what_the_ledger_knows(cli: Cli, connection: Co
         "family": "queue",
         "trust_mode": "queue",
     }
-    assert rows[0]["config"]["broker"] == "redis://someone:***@example.com"
+    assert rows[0]["config"]["broker"] == "redis://someone:«redacted»@example.com"
 
     header, first, second = cli.ok("adapters", "list").text.splitlines()
     assert header.split() == ["name", "type", "queue", "enabled", "key_prefix"]
@@ -484,7 +484,7 @@ def test_a_todo_is_shown_whole(cli: Cli, connection: Connection) -> None:
     (row,) = cli.ok("todos", "show", str(todo.id), "--json").json
     assert row["payload"] == {"service": "api"}
     assert row["idempotency_key"] == "redis:deploys:1-1"
-    assert row["last_error"] == "cannot reach amqp://someone:***@example.com"
+    assert row["last_error"] == "cannot reach amqp://someone:«redacted»@example.com"
     assert row["completed_at"] is None
     created_at = datetime.fromisoformat(row["created_at"])
     assert created_at == todo.created_at
@@ -537,7 +537,7 @@ def test_dead_letters_are_listed_unless_they_are_resolved(cli: Cli, connection: 
     header, *rows = cli.ok("dead-letters", "list", "--all").text.splitlines()
     assert header.split() == ["id", "adapter", "reason", "received_at", "payload_size", "detail"]
     assert [row.split()[0] for row in rows] == [str(other), str(second), str(first)]
-    assert rows[0].endswith("password=*** is no JSON")
+    assert rows[0].endswith("password=«redacted» is no JSON")
 
 
 def test_dead_letters_are_shown_with_their_exact_bytes(cli: Cli, connection: Connection) -> None:

@@ -396,7 +396,7 @@ def test_once_the_ledger_is_away_what_was_done_is_told(
         settle("retry", "todo", lambda ledger: (1, 2, 3, 4), settle_one, as_json=True)
     assert json.loads(capsys.readouterr().out) == [
         {"id": 1, "outcome": "retried"},
-        {"id": 2, "outcome": "failed: refused, password=***"},
+        {"id": 2, "outcome": "failed: refused, password=«redacted»"},
     ]
 
 

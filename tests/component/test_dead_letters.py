@@ -157,7 +157,7 @@ def test_a_dead_letter_has_the_exact_bytes_masked_headers_and_a_safe_detail(hous
         letter = get_dead_letter(tx.connection, letter_id)
     assert letter.payload == (BODY * 100 if reason == "too_large" else BODY)
     assert letter.payload_size == len(letter.payload)
-    assert letter.headers == {"x-trace": "7", "authorization": "***", "x-api-key": "***"}
+    assert letter.headers == {"x-trace": "7", "authorization": "«redacted»", "x-api-key": "«redacted»"}
     assert letter.detail
     assert (letter.adapter, letter.reason, letter.external_id) == ("deploys", reason, "redis:deploys:1-0")
     assert letter.verify_detail == "redis acl: deploy-bot"

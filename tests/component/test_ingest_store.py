@@ -519,7 +519,7 @@ def test_headers_that_carry_credentials_are_masked_before_they_are_stored(
     assert "hunter2" not in json.dumps(headers)
     assert set(headers) == set(HEADERS)
     assert headers["X-Request-Id"] == "plain-7"
-    assert headers["Authorization"] == "***"
+    assert headers["Authorization"] == "«redacted»"
 
 
 # Hostile bodies

@@ -68,7 +68,7 @@ def test_an_event_is_stored_with_its_exact_bytes_and_read_back(connection: Conne
     )
     assert (made.payload, made.payload_size) == (b"\x00\xff{", 3)
     assert (made.family, made.trust_mode, made.verified) == ("queue", "queue", False)
-    assert made.headers == {"x-id": "7", "authorization": "***"}
+    assert made.headers == {"x-id": "7", "authorization": "«redacted»"}
     assert made.source_ip == "2001:db8::7"
     assert made.received_at.tzinfo is not None
     assert get_event(connection, made.id) == made

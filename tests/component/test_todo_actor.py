@@ -133,7 +133,7 @@ def test_it_gets_its_payload_the_headers_and_raw_body_of_its_event_and_its_attem
     team.handler(deploy)
     with team.working():
         team.wait(todo_id, "done")
-    assert seen == [({"service": "checkout", "build": 12345678901234567890}, "deploy", "***", body, 1)]
+    assert seen == [({"service": "checkout", "build": 12345678901234567890}, "deploy", "«redacted»", body, 1)]
 
 
 def test_a_todo_that_no_delivery_made_has_no_body_and_no_headers(team: Team) -> None:
@@ -381,8 +381,8 @@ class Unspeakable(Exception):
     ("error", "stored"),
     [
         (ValueError("a\x00b \ud800"), "ValueError: a\ufffdb \ufffd"),
-        (ValueError("postgresql://bot:hunter2@db/x"), "ValueError: postgresql://bot:***@db/x"),
-        (ValueError("password=hunter2"), "ValueError: password=***"),
+        (ValueError("postgresql://bot:hunter2@db/x"), "ValueError: postgresql://bot:«redacted»@db/x"),
+        (ValueError("password=hunter2"), "ValueError: password=«redacted»"),
         (Unspeakable(), "Unspeakable"),
         (KeyboardInterrupt(), "KeyboardInterrupt: "),
     ],

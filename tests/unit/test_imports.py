@@ -142,7 +142,7 @@ def test_brokers_know_adapters_by_their_interface_alone() -> None:
                     ("switchboard.pull", "PullAdapter"),
                     ("switchboard.pull", "Gap"),
                     ("switchboard.pull", "Lag"),
-                    ("switchboard.pull", "AdapterOptions"),
+                    ("switchboard.pull", "PullOptions"),
                 } or there == "switchboard.pull.base"
                 assert interface, f"{module} imports {there} {name}"
 

@@ -9,7 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from switchboard import Delivery, MessageInvalid, Shape
-from switchboard.normalize.generic import MAX_TITLE, normalize_generic
+from switchboard.normalize.generic import normalize_generic
+from switchboard.normalize.title import MAX_TITLE
 
 LONG = "deploy of checkout " * 40
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from switchboard.brokers.settlement import Settlement
 from switchboard.errors import AckFailed, BrokerUnavailable
 from switchboard.model import Batch, Delivery, Route
-from switchboard.pull import AdapterOptions, Lag, Outgoing, PullAdapter
+from switchboard.pull import Lag, Outgoing, PullAdapter, PullOptions
 
 ROUTE = Route(adapter="a", queue="q", key_prefix="redis:s")
 
@@ -21,7 +21,7 @@ class Memory(PullAdapter):
     """A source in this process, which notes what it is told, and is away for as many calls as it is told to be."""
 
     transport = "memory"
-    options_class = AdapterOptions
+    options_class = PullOptions
     namespace = "memory"
     broker = "memory"
 
@@ -34,8 +34,8 @@ class Memory(PullAdapter):
         self._lock = threading.Lock()
 
     @property
-    def options(self) -> AdapterOptions:
-        return AdapterOptions(queue="q")
+    def options(self) -> PullOptions:
+        return PullOptions(queue="q")
 
     def _tell(self, what: str, deliveries: Sequence[Delivery]) -> None:
         self.answers_after.wait(10)

@@ -1,0 +1,40 @@
+"""``switchboard serve``: takes webhooks and todos over HTTP."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+
+import click
+
+from ..errors import ConfigError
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=8080, show_default=True, help="The port; 0: any.")
+def serve(host: str, port: int) -> None:
+    """Take webhooks and todos over HTTP.
+
+    POST /webhooks/ADAPTER for the adapters of switchboard.toml that are webhooks, POST /v1/queues/QUEUE/todos for
+    who has an endpoint's credential. It listens on this machine alone unless told otherwise: put a proxy that speaks
+    TLS before it. SIGTERM ends it once it has answered what it has.
+
+    \b
+    Examples:
+      switchboard serve
+      switchboard serve --host 0.0.0.0 --port 8000
+    """
+    try:
+        from ..web.app import create_app
+        from ..web.server import server
+        from ..web.service import Service
+    except ImportError as error:
+        raise ConfigError(f"serve: needs `pip install 'dramatiq-switchboard[web]'` ({error})") from error
+    logging.basicConfig(format="[%(asctime)s] [PID %(process)d] [%(name)s] [%(levelname)s] %(message)s", level="INFO")
+    service = Service()
+    service.open()
+    # uvicorn raises the signal once more when it has ended well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    server(create_app(service), host, port, service.read_timeout).run()

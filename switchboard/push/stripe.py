@@ -1,0 +1,59 @@
+"""Stripe: ``Stripe-Signature`` has a time and the HMAC-SHA-256 of ``{time}.{body}``, once for each of its secrets.
+
+https://docs.stripe.com/webhooks?verify=verify-manually
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import Any, Literal
+
+from pydantic import SecretStr
+
+from ..errors import SignatureInvalid
+from ..model import Delivery
+from .base import PushAdapter, Request, TimedOptions, id_in_body, matching
+
+
+class StripeOptions(TimedOptions):
+    """Options of a ``stripe`` adapter."""
+
+    provider: str = "stripe"
+
+
+class Stripe(PushAdapter):
+    """Stripe's webhooks: ``Stripe("payments", secret=…, queue="payments")``. A delivery's id is its event's."""
+
+    sender = "stripe"
+    options_class = StripeOptions
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self._options = StripeOptions(**options)
+        super().__init__(name)
+
+    @property
+    def options(self) -> StripeOptions:
+        return self._options
+
+    @property
+    def trust_mode(self) -> Literal["signed"]:
+        return "signed"
+
+    @property
+    def secrets(self) -> tuple[SecretStr, ...]:
+        return self._options.secret
+
+    def verify(self, request: Request) -> Delivery:
+        parts = [part.strip().partition(b"=") for part in request.header("stripe-signature").split(b",")]
+        times = [value for key, _, value in parts if key == b"t"]
+        # Only v1 is a signature: v0 is of test events, and others are not known.
+        given = [value for key, _, value in parts if key == b"v1"]
+        if len(times) != 1 or not given:
+            raise SignatureInvalid("stripe-signature: expected one t and at least one v1")
+        request.check_time(times[0], self._options.tolerance)
+        which = matching(self.secrets, given, lambda secret: _sign(secret, times[0], request.body))
+        return self._delivery(request, id_in_body(request.body, "id"), f"stripe v1, secret {which}")
+
+
+def _sign(secret: bytes, signed_at: bytes, body: bytes) -> bytes:
+    return hmac.new(secret, signed_at + b"." + body, "sha256").hexdigest().encode()

@@ -1,0 +1,56 @@
+"""The ASGI application: its routes, its lifespan, and how it says no."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from .limits import Gone
+from .sealed import Seal
+from .service import Service
+from .todos import todos
+from .webhooks import webhooks
+
+
+def create_app(service: Service | None = None) -> Starlette:
+    """The application over that service, or one of its own; nothing is read or opened before it starts.
+
+    It can be mounted in another application: where that runs no lifespan but its own, the first request opens it.
+    """
+    service = service or Service()
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        await service.ready()
+        try:
+            yield
+        finally:
+            service.close()
+
+    return Starlette(
+        routes=[
+            Route("/webhooks/{adapter}", webhooks(service), methods=["POST"]),
+            Route("/v1/queues/{queue}/todos", todos(service), methods=["POST"]),
+        ],
+        lifespan=lifespan,
+        middleware=[Middleware(Seal)],
+        exception_handlers={HTTPException: _say_no, Gone: _nobody},
+    )
+
+
+async def _say_no(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+async def _nobody(_request: Request, _error: Exception) -> Response:
+    # Nobody reads it; the server wants an answer all the same.
+    return Response(status_code=400)

@@ -1,0 +1,204 @@
+"""The web's side when something is killed, frozen, flooded or told to stop."""
+
+import concurrent.futures
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+from senders import GITHUB_SECRET, Sent, github
+from serving import Served
+from waiting import eventually
+
+from switchboard.embedded import PostgresServer
+
+CONFIG = """
+[web]
+max_in_progress = 20
+
+[adapters.repos]
+type = "github"
+secret = "${GITHUB_SECRET}"
+queue = "repos"
+"""
+
+#: Connections to PostgreSQL that the web's process may have, as its service has it.
+CONNECTIONS = 4
+
+
+@pytest.fixture
+def served(own_postgres: PostgresServer, tmp_path: Path) -> Iterator[Served]:
+    with Served(tmp_path, own_postgres.url, CONFIG, {"GITHUB_SECRET": GITHUB_SECRET}) as served:
+        yield served
+
+
+def deliveries(count: int) -> list[Sent]:
+    return [github(json.dumps({"n": n}).encode(), delivery=f"delivery-{n}") for n in range(count)]
+
+
+def send_until_taken(served: Served, sent: Sent) -> list[int]:
+    """As a sender that tries again does, until it hears 202: the status of each try, 0 for none."""
+    heard = []
+    deadline = time.monotonic() + 100
+    while time.monotonic() < deadline:
+        try:
+            heard.append(served.send("repos", sent).status_code)
+        except httpx.TransportError:
+            heard.append(0)
+        if heard[-1] == 202:
+            return heard
+        time.sleep(0.05)
+    raise AssertionError(f"never taken: {heard[-20:]}")
+
+
+@contextmanager
+def locked(served: Served) -> Iterator[None]:
+    """Nobody else can write events meanwhile."""
+    with psycopg.connect(served.database_url) as connection:
+        connection.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
+        yield
+
+
+def in_progress(
+    served: Served, requests: Sequence[Sent], pool: concurrent.futures.Executor
+) -> list["concurrent.futures.Future[httpx.Response]"]:
+    return [pool.submit(served.send, "repos", sent) for sent in requests]
+
+
+def waits_for_lock(served: Served) -> bool:
+    return bool(served.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+
+
+def test_every_delivery_that_was_acknowledged_has_its_todo_exactly_once_through_kills_of_postgresql(
+    served: Served, own_postgres: PostgresServer
+) -> None:
+    # Given a sender of many deliveries that tries each again until it is acknowledged
+    sent = deliveries(300)
+    heard: list[list[int]] = []
+    done = threading.Event()
+
+    def kill_and_restart() -> None:
+        for threshold in (40, 120, 200):
+            eventually(lambda least=threshold: len(heard) >= least or done.is_set(), within=100)  # type: ignore[misc]
+            own_postgres.kill()
+            own_postgres.start()
+
+    # When PostgreSQL is killed and started again while they are sent
+    killer = threading.Thread(target=kill_and_restart)
+    killer.start()
+    try:
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            for one in pool.map(lambda each: send_until_taken(served, each), sent):
+                heard.append(one)
+    finally:
+        done.set()
+        killer.join()
+    # Then each has exactly one todo, and what was heard meanwhile was a request to come again
+    keys = served.rows("SELECT idempotency_key FROM todos ORDER BY id")
+    assert sorted(keys) == sorted({(f"github:repos:delivery-{n}",) for n in range(len(sent))})
+    assert {status for one in heard for status in one} <= {0, 202, 503}
+    assert any(503 in one for one in heard), "nobody noticed the kills"
+    assert served.output.count("the ledger is unavailable") <= 12
+
+
+def test_a_frozen_postgresql_is_answered_503_and_nothing_waits_for_ever(
+    served: Served, own_postgres: PostgresServer
+) -> None:
+    [sent] = deliveries(1)
+    own_postgres.suspend()
+    try:
+        answer = served.send("repos", sent)
+        assert answer.status_code == 503
+        assert int(answer.headers["Retry-After"]) > 0
+    finally:
+        own_postgres.resume()
+    send_until_taken(served, sent)
+    assert served.value("SELECT count(*) FROM todos") == 1
+
+
+def test_a_flood_takes_no_more_connections_than_its_own(served: Served) -> None:
+    sent = deliveries(100)
+    with concurrent.futures.ThreadPoolExecutor(60) as pool:
+        with locked(served):
+            answers = in_progress(served, sent, pool)
+            eventually(lambda: waits_for_lock(served), within=60)
+            refused = eventually(
+                lambda: next((f for f in answers if f.done() and f.result().status_code == 503), None), within=60
+            )
+            assert refused.result().headers["Retry-After"]
+            ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'switchboard'"
+            assert served.value(ours) <= CONNECTIONS
+        statuses = [answer.result().status_code for answer in answers]
+    assert set(statuses) <= {202, 503}
+    stored = served.value("SELECT count(*) FROM todos")
+    assert stored >= statuses.count(202) > 0
+
+
+def test_a_stop_answers_what_is_in_progress_and_ends_well(served: Served) -> None:
+    sent = deliveries(10)
+    with concurrent.futures.ThreadPoolExecutor(len(sent)) as pool:
+        with locked(served):
+            answers = in_progress(served, sent, pool)
+            eventually(lambda: waits_for_lock(served), within=60)
+            # All of them have been read: one is being stored, the others wait for it.
+            eventually(lambda: connected(served) >= len(sent), within=60)
+            served.signal(signal.SIGTERM)
+            eventually(lambda: "Shutting down" in served.output, within=60)
+            with pytest.raises(httpx.TransportError):
+                eventually(lambda: served.send("repos", sent[0]) is None, within=60)
+        assert [answer.result().status_code for answer in answers] == [202] * len(sent)
+    assert served.ended() == 0
+    assert served.value("SELECT count(*) FROM todos") == len(sent)
+
+
+def connected(served: Served) -> int:
+    import psutil
+
+    connections = psutil.Process(served.process.pid).net_connections("tcp")
+    return sum(c.status == psutil.CONN_ESTABLISHED and c.laddr.port == served.port for c in connections)
+
+
+def test_it_is_started_again_where_it_was_killed_and_a_doubtful_delivery_is_stored_once(served: Served) -> None:
+    [sent] = deliveries(1)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with locked(served):
+            [answer] = in_progress(served, [sent], pool)
+            eventually(lambda: waits_for_lock(served), within=60)
+            served.process.kill()
+        with pytest.raises(httpx.TransportError):
+            answer.result()
+    served.process.wait()
+    served.start()
+    served.wait_ready()
+    assert send_until_taken(served, sent) == [202]
+    assert served.value("SELECT count(*) FROM todos") == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "env", "said"),
+    [
+        ("[adapters.a]\ntype = 'githup'\n", {}, "did you mean 'github'?"),
+        ("[adapters.a]\ntype = 'github'\nqueue = 'q'\nsecret = 'literal'\n", {}, "a literal password"),
+        ("[web]\nmax_in_progres = 1\n", {}, "did you mean 'max_in_progress'?"),
+        ("", {"DATABASE_URL": ""}, "db: empty DATABASE_URL"),
+        ("", {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/x"}, "db: connect: "),
+    ],
+)
+def test_what_is_wrong_ends_it_with_one_line_and_status_1(
+    tmp_path: Path, config: str, env: dict[str, str], said: str
+) -> None:
+    served = Served(tmp_path, "postgresql://127.0.0.1:1/none", config, env)
+    served.start()
+    try:
+        assert served.ended() == 1
+        [line] = served.output.splitlines()
+        assert line.startswith("switchboard: ")
+        assert said in line
+    finally:
+        served.kill()

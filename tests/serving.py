@@ -1,0 +1,129 @@
+"""`switchboard serve` as a real process, to send to, watch, kill and end."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import psycopg
+from senders import Sent
+from waiting import eventually
+
+LISTENING = re.compile(r"Uvicorn running on http://127\.0\.0\.1:(\d+)")
+
+
+class Served:
+    """Serves the adapters of `config`; `env` is added to this process's own environment."""
+
+    def __init__(self, folder: Path, database_url: str, config: str, env: Mapping[str, str] = {}) -> None:
+        self.database_url = database_url
+        self._folder = folder
+        self._config = config
+        self._env = {**os.environ, "DATABASE_URL": database_url, "SWITCHBOARD_CONFIG": "", **env}
+        # A connection a request: none is closed by the server just when it is to be used.
+        self.client = httpx.Client(timeout=60, limits=httpx.Limits(max_keepalive_connections=0), trust_env=False)
+        self._log: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        self.wait_ready()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        (self._folder / "switchboard.toml").write_text(self._config, encoding="utf-8")
+        descriptor, name = tempfile.mkstemp(prefix="serve-", suffix=".log", dir=self._folder)
+        self._log = Path(name)
+        with open(descriptor, "wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "switchboard.cli", "serve", "--port", "0"],
+                cwd=self._folder,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait_ready(self, *, within: float = 60) -> None:
+        """Returns when it has said where it listens."""
+
+        def ready() -> bool:
+            assert self.process.poll() is None, f"it ended with status {self.process.returncode}:\n{self.output}"
+            return LISTENING.search(self.output) is not None
+
+        eventually(ready, within=within, what="switchboard serve listens")
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "it was not started"
+        return self._process
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text(errors="replace") if self._log else ""
+
+    @property
+    def port(self) -> int:
+        found = LISTENING.search(self.output)
+        assert found, self.output
+        return int(found[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def post(self, path: str, body: bytes = b"", headers: Any = None, **others: Any) -> httpx.Response:
+        return self.client.post(f"{self.url}{path}", content=body, headers=headers, **others)
+
+    def send(self, adapter: str, sent: Sent) -> httpx.Response:
+        return self.post(f"/webhooks/{adapter}", sent.body, dict(sent.headers))
+
+    def kill(self) -> None:
+        self.client.close()
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            self._process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def ended(self, *, within: float = 60) -> int:
+        """Its exit status, once it has ended by itself."""
+        try:
+            return self.process.wait(within)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"not ended within {within:g} s:\n{self.output}") from None
+
+    # The ledger, from outside
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
+            cursor = connection.execute(query.encode(), values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def value(self, query: str, *values: object) -> Any:
+        return self.rows(query, *values)[0][0]
+
+    def contents(self) -> dict[str, list[str]]:
+        """Every row of every table as text, bytes as the text they are."""
+        tables = [name for (name,) in self.rows("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")]
+        return {table: sorted(map(_readable, self.rows(f"SELECT * FROM {table}"))) for table in tables}
+
+
+def _readable(row: tuple[Any, ...]) -> str:
+    cells = (cell.decode("latin-1") if isinstance(cell, bytes) else cell for cell in row)
+    return "\t".join(map(str, cells))

@@ -1,0 +1,155 @@
+"""Senders that show a token, and those of whom nothing is known."""
+
+from collections.abc import Sequence
+
+import pytest
+from pydantic import ValidationError
+from senders import TOKEN
+
+from switchboard import SignatureInvalid
+from switchboard.push import DockerHub, Generic, PushAdapter, Request
+
+both = pytest.mark.parametrize("adapter_class", [DockerHub, Generic])
+
+
+def request(*headers: tuple[bytes, bytes], query: str = "", body: bytes = b"{}") -> Request:
+    return Request(body, headers, query.encode("latin-1"), None, 1_700_000_000.0)
+
+
+def adapter_of(adapter_class: type[PushAdapter], token: str | Sequence[str] = TOKEN) -> PushAdapter:
+    return adapter_class("line", queue="q", token=token)
+
+
+def refused(adapter: PushAdapter, given: Request) -> str:
+    with pytest.raises(SignatureInvalid) as caught:
+        adapter.verify(given)
+    assert TOKEN not in str(caught.value)
+    return str(caught.value)
+
+
+@both
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        (request((b"x-webhook-token", TOKEN.encode())), "x-webhook-token"),
+        (request((b"authorization", b"Bearer " + TOKEN.encode())), "authorization"),
+        (request((b"authorization", b"bearer  " + TOKEN.encode())), "authorization"),
+        (request(query=f"token={TOKEN}"), "the query"),
+        (request(query=f"a=1&token={TOKEN}&b="), "the query"),
+    ],
+)
+def test_a_token_in_a_header_or_in_the_query_verifies(
+    adapter_class: type[PushAdapter], given: Request, where: str
+) -> None:
+    delivery = adapter_of(adapter_class).verify(given)
+    assert delivery.verify_detail == f"token in {where}, 1 of 1"
+    assert TOKEN not in str(delivery)
+
+
+@both
+@pytest.mark.parametrize(
+    "given",
+    [
+        request(),
+        request(query="token="),
+        request(query=f"token={TOKEN}x"),
+        request(query=f"token={TOKEN[:-1]}"),
+        request(query=f"Token={TOKEN}"),
+        request(query=f"token={TOKEN}&token={TOKEN}"),
+        request((b"x-webhook-token", TOKEN.encode()), query=f"token={TOKEN}"),
+        request((b"x-webhook-token", TOKEN.encode()), (b"x-webhook-token", TOKEN.encode())),
+        request((b"x-webhook-token", b"")),
+        request((b"x-webhook-token", TOKEN.encode() + b"\xe9")),
+        request((b"x-webhook-token", TOKEN.upper().encode())),
+        request((b"authorization", TOKEN.encode())),
+        request((b"authorization", b"Basic " + TOKEN.encode())),
+        request((b"cookie", b"token=" + TOKEN.encode())),
+        request(query="&".join(f"a{n}=1" for n in range(1000)) + f"&token={TOKEN}"),
+        request(query="token=%ff%00%"),
+    ],
+)
+def test_any_other_is_refused(adapter_class: type[PushAdapter], given: Request) -> None:
+    refused(adapter_of(adapter_class), given)
+
+
+@both
+def test_while_tokens_rotate_either_verifies_and_the_delivery_says_which(adapter_class: type[PushAdapter]) -> None:
+    adapter = adapter_of(adapter_class, ["the-old-one", "the-new-one"])
+    assert adapter.verify(request(query="token=the-new-one")).verify_detail == "token in the query, 2 of 2"
+    assert adapter.verify(request(query="token=the-old-one")).verify_detail == "token in the query, 1 of 2"
+
+
+@both
+def test_without_a_token_it_is_off_and_an_empty_token_opens_nothing(adapter_class: type[PushAdapter]) -> None:
+    for adapter in (adapter_of(adapter_class, ""), adapter_class("line", queue="q")):
+        assert adapter.off == "its token is not set"
+        refused(adapter, request(query="token="))
+        refused(adapter, request())
+
+
+@both
+def test_a_token_that_a_proxy_copied_into_another_header_is_masked(adapter_class: type[PushAdapter]) -> None:
+    given = request(
+        (b"x-original-uri", f"/webhooks/line?token={TOKEN}".encode()),
+        (b"x-forwarded-prefix", TOKEN.encode()),
+        (b"referer", b"https://example.com/?a=1&token=other"),
+        query=f"token={TOKEN}",
+    )
+    headers = adapter_of(adapter_class).verify(given).headers
+    assert TOKEN not in str(headers)
+    assert "other" not in str(headers)
+
+
+def test_docker_hub_gives_no_id() -> None:
+    given = request((b"webhook-id", b"1"), query=f"token={TOKEN}")
+    assert adapter_of(DockerHub).verify(given).native_id is None
+
+
+def test_any_other_sender_may_give_an_id() -> None:
+    adapter, query = adapter_of(Generic), f"token={TOKEN}"
+    assert adapter.verify(request((b"webhook-id", b"m1"), query=query)).native_id == "m1"
+    assert adapter.verify(request((b"x-delivery-id", b"d1"), query=query)).native_id == "d1"
+    assert adapter.verify(request((b"x-delivery-id", b"d1"), (b"webhook-id", b"m1"), query=query)).native_id == "m1"
+    assert adapter.verify(request(query=query)).native_id is None
+    for bad in (b"", b"a b", b"\xe9", b"x" * 201):
+        refused(adapter, request((b"webhook-id", bad), query=query))
+
+
+# Open
+
+
+def test_an_open_adapter_takes_everything_and_says_on_each_that_nobody_was_verified() -> None:
+    adapter = Generic("line", queue="q", trust="open")
+    assert adapter.off == ""
+    assert adapter.trust_mode == "open"
+    assert adapter.verify(request()).verify_detail == "OPEN: nobody was verified"
+
+
+def test_no_adapter_is_open_unless_that_is_written_in_full() -> None:
+    assert Generic("line", queue="q").trust_mode == "token"
+    for trust in ("Open", "opened", "", None, True):
+        with pytest.raises(ValidationError, match="trust"):
+            Generic("line", queue="q", trust=trust)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"trust": "open", "token": TOKEN},
+        {"trust": "open", "secret": "whsec_AAAA"},
+        {"trust": "signed", "token": TOKEN},
+        {"secret": "whsec_AAAA"},
+        {"token": TOKEN, "tolerance": "10s"},
+    ],
+)
+def test_an_option_that_its_trust_does_not_look_at_is_refused(options: dict[str, str]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Generic("line", queue="q", **options)
+    assert TOKEN not in str(caught.value)
+
+
+@pytest.mark.parametrize("secret", ["whsec_!", "not base64", "whsec_", "é"])
+def test_a_secret_that_is_not_base64_is_refused_without_showing_it(secret: str) -> None:
+    with pytest.raises(ValidationError, match="expected base64") as caught:
+        Generic("line", queue="q", trust="signed", secret=secret)
+    assert secret not in str(caught.value).replace("expected base64, after whsec_", "")
