@@ -22,6 +22,7 @@ from .claims import (
     retry_todo,
 )
 from .connection import STATEMENT_TIMEOUT, Connection, savepoint
+from .consumers import ConsumerRow, forget_consumers, list_consumers, note_poll
 from .dead_letters import (
     DeadLetterBody,
     DeadLetterRow,
@@ -47,6 +48,7 @@ __all__ = [
     "STATEMENT_TIMEOUT",
     "AdapterRow",
     "Connection",
+    "ConsumerRow",
     "DeadLetterBody",
     "DeadLetterRow",
     "ExclusiveLock",
@@ -69,6 +71,7 @@ __all__ = [
     "fail_todo",
     "forget_acks",
     "get_adapter",
+    "forget_consumers",
     "get_dead_letter",
     "get_event",
     "get_setting",
@@ -80,11 +83,13 @@ __all__ = [
     "insert_event",
     "list_adapters",
     "list_dead_letters",
+    "list_consumers",
     "list_todos",
     "listen",
     "migrate",
     "note_pending_acks",
     "prune",
+    "note_poll",
     "ready_acks",
     "reap_expired",
     "release_todos",
