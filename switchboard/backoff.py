@@ -8,6 +8,8 @@ import time
 
 from dramatiq.common import compute_backoff
 
+from .redact import safe_text
+
 #: Milliseconds: the first wait is about this long, later ones double.
 FIRST_WAIT = 100
 
@@ -29,6 +31,7 @@ class Outage:
         self._since: float | None = None
         self._attempts = 0
         self._next_try = 0.0
+        self._last: tuple[float, str] | None = None
 
     @property
     def away(self) -> bool:
@@ -40,10 +43,16 @@ class Outage:
         """How long until the next try is due; 0 where it is."""
         return max(0.0, self._next_try - time.monotonic()) if self.away else 0.0
 
+    @property
+    def last_error(self) -> tuple[float, str] | None:
+        """The monotonic second of the last failure and its text, safe to show; it stays when the server is back."""
+        return self._last
+
     def failed(self, error: BaseException) -> None:
         """Notes a failure and sets the next try, jittered and exponential; logs only the first."""
         with self._lock:
             now = time.monotonic()
+            self._last = now, safe_text(error)
             if self._since is None:
                 self._since = now
                 self._logger.error(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -102,8 +103,12 @@ class Batch:
     company: Company = "fresh"
     #: Monotonic second before which it is not offered.
     not_before: float = 0.0
+    #: Monotonic second at which its deliveries were read, or taken up again.
+    read_at: float = field(default_factory=time.monotonic)
     #: Set once the ledger has answered and the try is counted: what fails from here on may be the batch's own fault.
     begun: bool = False
+    #: The monotonic second of that.
+    begun_at: float = 0.0
     #: Set after the commit.
     stored: bool = False
     #: Set after the commit: those of it that are acknowledged only when their todo has ended.

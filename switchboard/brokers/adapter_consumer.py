@@ -84,7 +84,7 @@ class AdapterConsumer(dramatiq.Consumer):
         self._settlement = Settlement(adapter)
         self._fields: dict[str, object] = {"adapter": adapter.name, "broker": adapter.broker}
         self._source_outage = Outage(f"adapter {adapter.name}: source {adapter.broker}", logger, self._fields)
-        self._ledger = LedgerSide(adapter, ledger, logger, self._fields)
+        self._ledger = LedgerSide(adapter, ledger, self._source_outage, logger, self._fields)
         now = time.monotonic()
         self._begin_at = now + BOOT_PAUSE
         self._suspects_at = now + SUSPECT_PAUSE
@@ -126,7 +126,7 @@ class AdapterConsumer(dramatiq.Consumer):
                 return self._pause(deadline, self._ledger.outage.wait_seconds)
             if not self._on_trial:
                 self._probe()
-        self._ledger.attend()
+        self._ledger.attend(self.storing_since)
         if len(self._in_flight) >= (1 if self._on_trial else MAX_IN_FLIGHT):
             return self._pause(deadline, self._timeout)
         with self._changed:
@@ -149,6 +149,7 @@ class AdapterConsumer(dramatiq.Consumer):
         left = timedelta(seconds=max(0.0, min(deadline, self._ledger.due_at) - time.monotonic()))
         deliveries = self._adapter.receive(options.batch, options.batch_bytes, left)
         self._source_outage.over()
+        self._ledger.polled()
         self._ledger.note_gaps(self._adapter.gaps())
         if not deliveries:
             return None
@@ -160,6 +161,7 @@ class AdapterConsumer(dramatiq.Consumer):
     def _look_for_left_behind(self) -> None:
         options = self._adapter.options
         found = self._adapter.left_behind(options.batch, options.batch_bytes)
+        self._ledger.polled()
         if found:
             with self._changed:
                 self._triage.left_behind(found)
@@ -185,6 +187,13 @@ class AdapterConsumer(dramatiq.Consumer):
         with self._changed:
             self._in_flight[message.message_id] = batch
         return Offer(message)
+
+    @property
+    def storing_since(self) -> float | None:
+        """The monotonic second at which the ledger was first asked to store the oldest batch that it has not stored."""
+        with self._changed:
+            storing = [batch.begun_at for batch in self._in_flight.values() if batch.begun and not batch.stored]
+        return min(storing, default=None)
 
     def _pause(self, deadline: float, seconds: float) -> MessageProxy | None:
         """Waits until something changed here, or ``seconds`` or the worker's patience are over: None to offer."""

@@ -10,6 +10,7 @@ import dramatiq
 import dramatiq.broker
 
 from ..errors import ConfigError, SwitchboardError
+from ..gauge_file import metrics_directory
 from ..ledger import Ledger, migrate, upsert_adapter
 from ..middleware import Lifecycle, StoreThenAck
 from ..model import Route
@@ -17,6 +18,7 @@ from ..process_name import process_name
 from ..pull import PullAdapter
 from .adapter_consumer import AdapterConsumer, ingest_actor_name
 from .gate import IngestGate
+from .sampler import Sampler
 from .todo_consumer import TodoConsumer, TodoOptions
 from .todo_listener import TodoListener
 
@@ -60,6 +62,7 @@ class AdapterQueues(_Base):
         self._todo_queues: dict[str, TodoOptions] = {}
         self._todo_consumers: dict[str, TodoConsumer] = {}
         self._listener: TodoListener | None = None
+        self._sampler: Sampler | None = None
         self._gate = IngestGate()
         self._adapter_listeners: list[Callable[[PullAdapter], None]] = []
         #: Whether Switchboard's own actors are on this broker.
@@ -242,17 +245,23 @@ class AdapterQueues(_Base):
                     f"adapter {name!r} has nobody to store what it reads: add switchboard.actors to the worker's "
                     f"modules, `dramatiq myapp.tasks switchboard.actors`"
                 )
-        # One a worker thread, and one a consumer that looks after its adapter.
-        self.ledger.max_size = worker_threads + len(self.adapters) + len(self._todo_queues) + 1
+        # One a worker thread, one a consumer that looks after its adapter, and one for metrics.
+        self.ledger.max_size = worker_threads + len(self.adapters) + len(self._todo_queues) + 2
         self.ledger.open()
         migrate(self.ledger)
         self._register_adapters()
         if self._todo_queues and self.ledger.notify:
             self._listener = TodoListener(self.ledger, self._nudge)
             self._listener.start()
+        directory = metrics_directory()
+        if directory is not None:
+            self._sampler = Sampler(directory, self.ledger, self.adapters.values(), self._todo_queues)
+            self._sampler.start()
 
     def stop_reading(self) -> None:
         """Ends all reading from sources; what is being stored goes on, and has to be quick about it."""
+        if self._sampler is not None:
+            self._sampler.stopping()
         for adapter_consumer in self._adapter_consumers.values():
             adapter_consumer.stop()
         for todo_consumer in self._todo_consumers.values():
@@ -262,6 +271,9 @@ class AdapterQueues(_Base):
 
     def end_serving(self) -> None:
         """Ends listening and closes the ledger."""
+        sampler, self._sampler = self._sampler, None
+        if sampler is not None:
+            sampler.stop()
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.stop()

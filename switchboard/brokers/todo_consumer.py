@@ -217,6 +217,7 @@ class TodoConsumer(dramatiq.Consumer):
             full = len(rows) == wanted
             self._adapt(now, full, len(ended))
             self._nudged = self._nudged or full
+            count("switchboard_claims", len(rows), queue=self._queue)
             self._scan_at = now + SCAN_INTERVAL
             lease, own = self._options.lease, self._options.store_then_ack
             self._claimed.extend(Todo(*(*row, Hold(self._ledger, lease, completes_itself=own))) for row in rows)

@@ -34,10 +34,11 @@ from .dead_letters import (
 from .events import get_event, insert_event, remember_message
 from .exclusive import ExclusiveLock
 from .intake import Keyed, insert_batch
+from .measures import count_todos, count_unresolved_dead_letters, list_adapter_activity, list_upkeep_successes
 from .migrator import migrate
 from .notify import CHANNEL, ask, heard, listen
 from .pending_acks import forget_acks, note_pending_acks, ready_acks
-from .pool import Ledger, Transaction, current_transaction, transaction
+from .pool import Ledger, PoolUse, Transaction, current_transaction, transaction
 from .retention import Pruned, prune
 from .settings import get_setting, set_setting
 from .todos import create_todo, get_todo, list_todos
@@ -54,6 +55,7 @@ __all__ = [
     "ExclusiveLock",
     "Keyed",
     "Ledger",
+    "PoolUse",
     "Pruned",
     "Requeued",
     "Transaction",
@@ -65,6 +67,8 @@ __all__ = [
     "claim_todos",
     "complete_todo",
     "complete_todos",
+    "count_todos",
+    "count_unresolved_dead_letters",
     "create_todo",
     "current_transaction",
     "extend_leases",
@@ -81,10 +85,12 @@ __all__ = [
     "insert_batch",
     "insert_dead_letters",
     "insert_event",
+    "list_adapter_activity",
     "list_adapters",
     "list_dead_letters",
     "list_consumers",
     "list_todos",
+    "list_upkeep_successes",
     "listen",
     "migrate",
     "note_pending_acks",

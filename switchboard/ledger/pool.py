@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
+from typing import NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -70,6 +71,15 @@ def transaction() -> Connection:
     connection: do not commit, roll back or close it. Raises ``LedgerError`` outside of such an actor.
     """
     return current_transaction().connection
+
+
+class PoolUse(NamedTuple):
+    """Connections to the ledger: how many there are, are in use and can be; and the threads that wait for one."""
+
+    size: int = 0
+    in_use: int = 0
+    max_size: int = 0
+    waiting: int = 0
 
 
 class Ledger:
@@ -242,6 +252,16 @@ class Ledger:
             raise LedgerUnavailable(f"connect: {_one_line(error)}") from error
         self._configure(connection)
         return connection
+
+    def pool_use(self) -> PoolUse:
+        """How much of the pool is in use at this moment; nothing where it is closed."""
+        with self._lock:
+            pool = self._pool
+        if pool is None:
+            return PoolUse()
+        stats = pool.get_stats()
+        size = stats["pool_size"]
+        return PoolUse(size, size - stats["pool_available"], stats["pool_max"], stats.get("requests_waiting", 0))
 
     def probe(self) -> None:
         """Asks a connection of the pool for an answer; raises ``LedgerUnavailable`` where there is none."""

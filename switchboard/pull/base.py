@@ -178,6 +178,10 @@ class PullAdapter(ABC):
     def count_tries(self, deliveries: Sequence[Delivery], tries: int) -> None:
         """Sets how often the source says that these were tried."""
 
+    def sent_at(self, delivery: Delivery) -> float | None:
+        """The Unix second at which the source took it in, by the source's clock; None where it does not say."""
+        return None
+
     @abstractmethod
     def identity(self) -> str:
         """Who vouches for its messages: ``redis acl: deploy-bot``."""

@@ -21,6 +21,9 @@ from .stream_fields import Fields, deliver, fields_of
 #: Milliseconds of idle time that a given-back entry shows: any consumer may claim it at once.
 GIVEN_BACK_IDLE = 3_600_000
 
+#: Milliseconds: an entry's id of its server's making is larger (September 2001).
+EARLIEST_TIME = 10**12
+
 #: The consumer with which entries are parked that wait for their todo's end: never claimed from, nor removed.
 PARKED = "switchboard.stored"
 
@@ -246,6 +249,11 @@ class RedisStream(RedisAdapter):
             self._held.difference_update(handles)
 
     # The rest of the interface
+
+    def sent_at(self, delivery: Delivery) -> float | None:
+        milliseconds = int(delivery.handle.partition("-")[0])
+        # An id that its producer chose, such as 1-1, is no time.
+        return milliseconds / 1000 if milliseconds > EARLIEST_TIME else None
 
     def lag(self) -> Lag:
         with translated(f"lag of {self.broker} {self.place}"):
