@@ -91,6 +91,8 @@ class Sampler:
             _question("the number of dead letters", _ask_dead_letters),
             _question("the state of upkeep", _ask_upkeep),
         ]
+        #: By the name of the lock: what each source last said of itself.
+        self._lags: dict[str, list[Sample]] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="switchboard-sampler", daemon=True)
 
@@ -129,12 +131,14 @@ class Sampler:
         self._own.write(self._pool())
         ours = self._take()
         samples = list(self._of_ledger()) if _LEDGER in ours else []
-        # What is known is not kept waiting for a source that gives no answer.
+        # What the ledger says is not kept waiting for a source that gives no answer.
+        self._lags = {name: lag for name, lag in self._lags.items() if name in ours}
         self._expose(samples)
-        samples += self._lags(ours)
+        self._lags = self._ask_lags(ours)
         self._expose(samples)
 
     def _expose(self, samples: list[Sample]) -> None:
+        samples = samples + [sample for lag in self._lags.values() for sample in lag]
         if samples and not self._stopped.is_set():
             self._shared.write(samples)
         else:
@@ -206,7 +210,8 @@ class Sampler:
 
     # The sources
 
-    def _lags(self, ours: frozenset[str]) -> Iterator[Sample]:
+    def _ask_lags(self, ours: frozenset[str]) -> dict[str, list[Sample]]:
+        found = {}
         silent: set[str] = set()
         for name, adapter in self._adapters.items():
             # One address that gives no answer is waited for once a round, however many adapters read there.
@@ -220,9 +225,10 @@ class Sampler:
                 continue
             self._outages[name].over()
             labels = {"adapter": adapter.name}
+            found[name] = [Sample("switchboard_adapter_pending", labels, lag.pending)]
             if lag.unread is not None:
-                yield Sample("switchboard_adapter_unread", labels, lag.unread)
-            yield Sample("switchboard_adapter_pending", labels, lag.pending)
+                found[name].append(Sample("switchboard_adapter_unread", labels, lag.unread))
+        return found
 
     def _pool(self) -> Iterator[Sample]:
         use = self._ledger.pool_use()
