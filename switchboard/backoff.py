@@ -8,6 +8,7 @@ import time
 
 from dramatiq.common import compute_backoff
 
+from .errors import LedgerError
 from .redact import safe_text
 
 #: Milliseconds: the first wait is about this long, later ones double.
@@ -55,8 +56,12 @@ class Outage:
             self._last = now, safe_text(error)
             if self._since is None:
                 self._since = now
+                reason = "ledger_unavailable" if isinstance(error, LedgerError) else "source_unavailable"
                 self._logger.error(
-                    "%s is unavailable: %s; trying again with backoff", self._who, error, extra=self._fields
+                    "%s is unavailable: %s; trying again with backoff",
+                    self._who,
+                    error,
+                    extra=self._fields | {"reason": reason},
                 )
             self._attempts, wait = compute_backoff(self._attempts, factor=FIRST_WAIT, max_backoff=LONGEST_WAIT)
             self._next_try = now + wait / 1000

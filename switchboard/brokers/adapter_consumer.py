@@ -247,7 +247,12 @@ class AdapterConsumer(dramatiq.Consumer):
         with self._changed:
             batch = self._in_flight.get(message.message_id)
         if batch is None:
-            logger.warning("adapter %s: message %s is unknown here", self._adapter.name, message.message_id)
+            logger.warning(
+                "adapter %s: message %s is unknown here",
+                self._adapter.name,
+                message.message_id,
+                extra=self._fields | {"message_id": message.message_id},
+            )
             return
         try:
             if batch.stored:

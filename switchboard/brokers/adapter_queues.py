@@ -12,7 +12,7 @@ import dramatiq.broker
 from ..errors import ConfigError, SwitchboardError
 from ..gauge_file import metrics_directory
 from ..ledger import Ledger, migrate, upsert_adapter
-from ..middleware import Lifecycle, StoreThenAck
+from ..middleware import Lifecycle, LogFormat, SentryContext, StoreThenAck, Traces
 from ..model import Route
 from ..process_name import process_name
 from ..pull import PullAdapter
@@ -68,11 +68,10 @@ class AdapterQueues(_Base):
         #: Whether Switchboard's own actors are on this broker.
         self.has_own_actors = False
         super().__init__(*args, **kwargs)
-        lifecycle = Lifecycle(self)
-        if self.middleware:
-            self.add_middleware(lifecycle, before=type(self.middleware[0]))
-        else:
-            self.add_middleware(lifecycle)
+        # Before all others, Sentry's own included: what that forks has our tags, and ends before they do.
+        for middleware in (SentryContext(), LogFormat(), Lifecycle(self)):
+            self.add_middleware(middleware, before=type(self.middleware[0]) if self.middleware else None)
+        self.add_middleware(Traces())
         self.add_middleware(StoreThenAck(lambda: self.ledger))
 
     @property
@@ -222,6 +221,8 @@ class AdapterQueues(_Base):
                     family=adapter.family,
                     trust_mode=adapter.trust_mode,
                     max_body=options.max_body,
+                    broker=adapter.broker,
+                    namespace=adapter.namespace,
                 )
 
     # middleware.Lifecycle's Served

@@ -31,7 +31,7 @@ from .dead_letters import (
     list_dead_letters,
     resolve_dead_letter,
 )
-from .events import get_event, insert_event, remember_message
+from .events import event_traces, get_event, insert_event, remember_message
 from .exclusive import ExclusiveLock
 from .intake import Keyed, insert_batch
 from .measures import count_todos, count_unresolved_dead_letters, list_adapter_activity, list_upkeep_successes
@@ -71,11 +71,12 @@ __all__ = [
     "count_unresolved_dead_letters",
     "create_todo",
     "current_transaction",
+    "event_traces",
     "extend_leases",
     "fail_todo",
     "forget_acks",
-    "get_adapter",
     "forget_consumers",
+    "get_adapter",
     "get_dead_letter",
     "get_event",
     "get_setting",
@@ -87,15 +88,15 @@ __all__ = [
     "insert_event",
     "list_adapter_activity",
     "list_adapters",
-    "list_dead_letters",
     "list_consumers",
+    "list_dead_letters",
     "list_todos",
     "list_upkeep_successes",
     "listen",
     "migrate",
     "note_pending_acks",
-    "prune",
     "note_poll",
+    "prune",
     "ready_acks",
     "reap_expired",
     "release_todos",

@@ -93,8 +93,8 @@ class Lag:
 class Outgoing:
     """A message to be published: its bytes, its headers and a key of the producer's own."""
 
-    body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     idempotency_key: str | None = None
 
 
@@ -185,6 +185,11 @@ class PullAdapter(ABC):
     @abstractmethod
     def identity(self) -> str:
         """Who vouches for its messages: ``redis acl: deploy-bot``."""
+
+    @property
+    def carries_headers(self) -> bool:
+        """Whether its messages have headers beside their bodies."""
+        return False
 
     def park(self, deliveries: Sequence[Delivery]) -> None:
         """Sets these aside, stored and un-acknowledged, where nobody takes them over (``ack = "complete"``)."""

@@ -88,6 +88,10 @@ class RedisStream(RedisAdapter):
     def place(self) -> str:
         return f"stream {self._options.stream}"
 
+    @property
+    def carries_headers(self) -> bool:
+        return bool(self._options.body)
+
     # Reading
 
     def receive(self, limit: int, limit_bytes: int, timeout: timedelta) -> list[Delivery]:
