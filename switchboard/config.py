@@ -39,6 +39,11 @@ def required(name: str) -> str:
 
 def load_adapters() -> list[PullAdapter]:
     """The adapters of the file that ``SWITCHBOARD_CONFIG`` names; none where the default file is not there."""
+    return _all_of(load_each())
+
+
+def load_each() -> list[PullAdapter | ConfigError]:
+    """The same, with what is wrong with an adapter in its place; raises ``ConfigError`` for what concerns them all."""
     named = os.environ.get("SWITCHBOARD_CONFIG", "").strip()
     path = Path(named or DEFAULT_CONFIG)
     if not named and not path.is_file():
@@ -47,11 +52,24 @@ def load_adapters() -> list[PullAdapter]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"SWITCHBOARD_CONFIG: cannot read {path}: {error}") from error
-    return read_adapters(text, str(path))
+    return _read_each(text, str(path))
 
 
 def read_adapters(text: str, where: str = DEFAULT_CONFIG) -> list[PullAdapter]:
     """The adapters that a configuration's text describes, in its order; ``where`` opens each error."""
+    return _all_of(_read_each(text, where))
+
+
+def _all_of(found: Iterable[PullAdapter | ConfigError]) -> list[PullAdapter]:
+    adapters = []
+    for each in found:
+        if isinstance(each, ConfigError):
+            raise each
+        adapters.append(each)
+    return adapters
+
+
+def _read_each(text: str, where: str) -> list[PullAdapter | ConfigError]:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -60,7 +78,14 @@ def read_adapters(text: str, where: str = DEFAULT_CONFIG) -> list[PullAdapter]:
     tables = document.get("adapters", {})
     if not isinstance(tables, dict):
         raise ConfigError(f"{where}: adapters: expected one table an adapter, [adapters.NAME]")
-    return [_adapter(name, table, f"{where}: adapters.{name}") for name, table in tables.items()]
+    return [_adapter_or_error(name, table, f"{where}: adapters.{name}") for name, table in tables.items()]
+
+
+def _adapter_or_error(name: str, table: object, where: str) -> PullAdapter | ConfigError:
+    try:
+        return _adapter(name, table, where)
+    except ConfigError as error:
+        return error
 
 
 def _adapter(name: str, table: object, where: str) -> PullAdapter:

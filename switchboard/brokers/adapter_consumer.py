@@ -17,6 +17,7 @@ from ..errors import AckFailed, BrokerUnavailable, LedgerError, LedgerUnavailabl
 from ..ledger import Ledger
 from ..model import Batch, Delivery, Route
 from ..pull import PullAdapter
+from ..pulse import Beat
 from ..redact import safe_text
 from .gate import IngestGate
 from .ledger_side import LedgerSide
@@ -86,6 +87,8 @@ class AdapterConsumer(dramatiq.Consumer):
         self._source_outage = Outage(f"adapter {adapter.name}: source {adapter.broker}", logger, self._fields)
         self._ledger = LedgerSide(adapter, ledger, self._source_outage, logger, self._fields)
         now = time.monotonic()
+        #: What this consumer last did, for the process's pulse.
+        self.beat = Beat(queue_name, looped_at=now)
         self._begin_at = now + BOOT_PAUSE
         self._suspects_at = now + SUSPECT_PAUSE
         claim_idle = options.claim_idle.total_seconds()
@@ -98,6 +101,7 @@ class AdapterConsumer(dramatiq.Consumer):
 
     def __next__(self) -> MessageProxy | None:
         deadline = time.monotonic() + self._timeout
+        self.beat.looped()
         try:
             if not self._stopping:
                 return self._next(deadline)
@@ -128,6 +132,8 @@ class AdapterConsumer(dramatiq.Consumer):
                 self._probe()
         self._ledger.attend(self.storing_since)
         if len(self._in_flight) >= (1 if self._on_trial else MAX_IN_FLIGHT):
+            if not self._on_trial:
+                self.beat.excused("busy")
             return self._pause(deadline, self._timeout)
         with self._changed:
             full = len(self._triage) >= MAX_IN_FLIGHT * self._adapter.options.batch
@@ -139,8 +145,10 @@ class AdapterConsumer(dramatiq.Consumer):
             return self._enter(batch, deadline)
         if full:
             # What waits has its times; to read on would only pile it up.
+            self.beat.excused("busy")
             return self._pause(deadline, FULL_PAUSE)
         if not self._ledger.enabled:
+            self.beat.excused("disabled, or read by another process")
             return self._pause(deadline, self._ledger.due_at - now)
         return self._read(deadline)
 
@@ -150,6 +158,7 @@ class AdapterConsumer(dramatiq.Consumer):
         deliveries = self._adapter.receive(options.batch, options.batch_bytes, left)
         self._source_outage.over()
         self._ledger.polled()
+        self.beat.answered()
         self._ledger.note_gaps(self._adapter.gaps())
         if not deliveries:
             return None
@@ -171,6 +180,7 @@ class AdapterConsumer(dramatiq.Consumer):
     def _enter(self, batch: Batch, deadline: float) -> MessageProxy | None:
         if self._gate.enter(self._queue_name, alone=batch.alone):
             return self._offer(batch)
+        self.beat.excused("busy")
         with self._changed:
             self._triage.put_back(batch)
         return self._pause(deadline, GATE_PAUSE)

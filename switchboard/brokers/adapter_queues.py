@@ -16,6 +16,7 @@ from ..middleware import Lifecycle, LogFormat, SentryContext, StoreThenAck, Trac
 from ..model import Route
 from ..process_name import process_name
 from ..pull import PullAdapter
+from ..pulse import Beat, Pulse
 from .adapter_consumer import AdapterConsumer, ingest_actor_name
 from .gate import IngestGate
 from .sampler import Sampler
@@ -63,6 +64,7 @@ class AdapterQueues(_Base):
         self._todo_consumers: dict[str, TodoConsumer] = {}
         self._listener: TodoListener | None = None
         self._sampler: Sampler | None = None
+        self._pulse: Pulse | None = None
         self._gate = IngestGate()
         self._adapter_listeners: list[Callable[[PullAdapter], None]] = []
         #: Whether Switchboard's own actors are on this broker.
@@ -258,9 +260,22 @@ class AdapterQueues(_Base):
         if directory is not None:
             self._sampler = Sampler(directory, self.ledger, self.adapters.values(), self._todo_queues)
             self._sampler.start()
+        self._pulse = Pulse(lambda: self.ledger.answered_at, self._beats)
+        self._pulse.start()
+
+    def _beats(self) -> list[Beat]:
+        """What each consumer that reads now last did."""
+        beats = []
+        for consumer in list(self._adapter_consumers.values()):
+            if not consumer.stopped:
+                consumer.beat.storing_since = consumer.storing_since
+                beats.append(consumer.beat)
+        return beats + [consumer.beat for consumer in list(self._todo_consumers.values()) if not consumer.stopped]
 
     def stop_reading(self) -> None:
         """Ends all reading from sources; what is being stored goes on, and has to be quick about it."""
+        if self._pulse is not None:
+            self._pulse.stopping()
         if self._sampler is not None:
             self._sampler.stopping()
         for adapter_consumer in self._adapter_consumers.values():
@@ -272,6 +287,9 @@ class AdapterQueues(_Base):
 
     def end_serving(self) -> None:
         """Ends listening and closes the ledger."""
+        pulse, self._pulse = self._pulse, None
+        if pulse is not None:
+            pulse.stop()
         sampler, self._sampler = self._sampler, None
         if sampler is not None:
             sampler.stop()

@@ -34,6 +34,7 @@ from ..ledger import (
 )
 from ..metrics import count
 from ..model import TodoRow
+from ..pulse import Beat
 from ..redact import safe_text
 from ..tracing import is_on as tracing_is_on
 from .offer import Offer
@@ -129,6 +130,8 @@ class TodoConsumer(dramatiq.Consumer):
         self._outage = Outage(f"todo queue {queue}: the ledger", logger, self._fields)
         now = time.monotonic()
         self._scan_at = self._requeue_at = self._extend_at = self._round_at = now
+        #: What this consumer last did, for the process's pulse.
+        self.beat = Beat(queue_name, looped_at=now)
         #: Ended since the present round began, in which as much as is held has to end.
         self._round_ended = 0
 
@@ -152,6 +155,7 @@ class TodoConsumer(dramatiq.Consumer):
 
     def __next__(self) -> MessageProxy | None:
         deadline = time.monotonic() + self._timeout
+        self.beat.looped()
         try:
             return self._next(deadline)
         except LedgerError as error:
@@ -170,6 +174,8 @@ class TodoConsumer(dramatiq.Consumer):
         if self._ended or wanted:
             self._exchange(wanted)
             return self._offer(self._claimed.popleft()) if self._claimed and not self._stopping else None
+        # Nothing is to be written, and the last thing that was asked, a moment ago, was answered.
+        self.beat.answered()
         return self._pause(deadline, self._due_at() - now)
 
     def _due_at(self) -> float:
@@ -222,6 +228,7 @@ class TodoConsumer(dramatiq.Consumer):
         self._carefully = False
         # Not before something is written: a read-only server answers, too.
         self._outage.over()
+        self.beat.answered()
         now = time.monotonic()
         if wanted:
             full = len(rows) == wanted

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -102,6 +103,8 @@ class Ledger:
         #: Whether new todos are announced, and listened for.
         self.notify = notify
         self._listen_url = listen_url
+        #: The monotonic second at which it last answered a transaction of this process; None: not yet.
+        self.answered_at: float | None = None
         self.statement_timeout = statement_timeout
         self._lock = threading.Lock()
         self._pool: ConnectionPool[Connection] | None = None
@@ -219,6 +222,7 @@ class Ledger:
             connection.patience = timeout
             with within(connection, timeout, doing):
                 connection.execute(_ANSWER, (milliseconds, milliseconds))
+            self.answered_at = time.monotonic()
             open_transaction = Transaction(connection)
             token = _current.set(open_transaction)
             try:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
+from ..finding import Finding
 from ..model import Delivery
 
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|h|d)")
@@ -209,6 +210,13 @@ class PullAdapter(ABC):
 
         Raises ``PublishRejected`` where trying again cannot help.
         """
+
+    def inspect(self) -> Iterator[Finding]:
+        """What ``switchboard doctor`` has to know of its server, its source and its rights there; changes nothing.
+
+        It is patient for a few seconds, and raises ``BrokerUnavailable`` as the other methods do.
+        """
+        yield from ()
 
     @abstractmethod
     def close(self) -> None:

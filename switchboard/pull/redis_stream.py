@@ -11,12 +11,15 @@ import redis
 from pydantic import Field
 
 from ..errors import BrokerUnavailable, PublishRejected
+from ..finding import Finding
 from ..model import Delivery
 from ..process_name import is_gone, process_name
 from .base import Lag, Outgoing
 from .redis_adapter import SHORTEST_BLOCK, RedisAdapter, RedisOptions
 from .redis_client import as_text, execute, to_ack_error, translated
+from .redis_inspection import denied_when_run, inspect_rights
 from .stream_fields import Fields, deliver, fields_of
+from .stream_inspection import harmless, inspect_stream
 
 #: Milliseconds of idle time that a given-back entry shows: any consumer may claim it at once.
 GIVEN_BACK_IDLE = 3_600_000
@@ -271,6 +274,12 @@ class RedisStream(RedisAdapter):
             if as_text(group["name"]) == self._options.group:
                 return Lag(unread=group.get("lag"), pending=group["pending"])
         return Lag(unread=None, pending=0)
+
+    def inspect_source(self, client: redis.Redis, subject: str) -> Iterator[Finding]:
+        options = self._options
+        yield from inspect_stream(client, subject, options.stream, options.group, parks=options.ack == "complete")
+        denied = denied_when_run(client, harmless(options.stream, options.group, delete=options.delete))
+        yield from inspect_rights(client, self._url, subject, denied, [f"~{options.stream}"])
 
     def send(self, messages: Sequence[Outgoing]) -> list[str]:
         options = self._options
