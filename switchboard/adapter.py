@@ -85,6 +85,11 @@ class Adapter(ABC):
     def namespace(self) -> str:
         """What its idempotency keys begin with while no other adapter has the same (``redis:deploys``)."""
 
+    @property
+    @abstractmethod
+    def broker(self) -> str:
+        """Where its deliveries come from, without credentials, for people and logs."""
+
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Its configuration as JSON values, without secrets."""

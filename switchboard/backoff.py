@@ -8,6 +8,9 @@ import time
 
 from dramatiq.common import compute_backoff
 
+from .errors import LedgerError
+from .redact import safe_text
+
 #: Milliseconds: the first wait is about this long, later ones double.
 FIRST_WAIT = 100
 
@@ -29,6 +32,7 @@ class Outage:
         self._since: float | None = None
         self._attempts = 0
         self._next_try = 0.0
+        self._last: tuple[float, str] | None = None
 
     @property
     def away(self) -> bool:
@@ -40,14 +44,24 @@ class Outage:
         """How long until the next try is due; 0 where it is."""
         return max(0.0, self._next_try - time.monotonic()) if self.away else 0.0
 
+    @property
+    def last_error(self) -> tuple[float, str] | None:
+        """The monotonic second of the last failure and its text, safe to show; it stays when the server is back."""
+        return self._last
+
     def failed(self, error: BaseException) -> None:
         """Notes a failure and sets the next try, jittered and exponential; logs only the first."""
         with self._lock:
             now = time.monotonic()
+            self._last = now, safe_text(error)
             if self._since is None:
                 self._since = now
+                reason = "ledger_unavailable" if isinstance(error, LedgerError) else "source_unavailable"
                 self._logger.error(
-                    "%s is unavailable: %s; trying again with backoff", self._who, error, extra=self._fields
+                    "%s is unavailable: %s; trying again with backoff",
+                    self._who,
+                    error,
+                    extra=self._fields | {"reason": reason},
                 )
             self._attempts, wait = compute_backoff(self._attempts, factor=FIRST_WAIT, max_backoff=LONGEST_WAIT)
             self._next_try = now + wait / 1000

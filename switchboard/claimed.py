@@ -34,15 +34,21 @@ class LeaseLost(Conflict):
 class Hold:
     """What changes about a claimed todo while it is held."""
 
-    def __init__(self, ledger: Ledger, lease: timedelta, *, completes_itself: bool) -> None:
+    def __init__(
+        self, ledger: Ledger, lease: timedelta, *, completes_itself: bool, trace: Mapping[str, str] = _NO_HEADERS
+    ) -> None:
         self.ledger = ledger
         self.lease = lease
         #: Whether the handler's own transaction completes the todo (``store_then_ack``).
         self.completes_itself = completes_itself
+        #: The headers of its event that say which trace it is of; read only where tracing is on.
+        self.trace = trace
         #: The handler was called.
         self.begun = False
         #: Another may have the todo by now.
         self.lost = False
+        #: An error was logged that says so.
+        self.lost_is_said = False
         #: The handler returned: the only thing that completes a todo.
         self.receipt: Receipt | None = None
         self.event: Event | None = None
@@ -123,7 +129,10 @@ class Todo(TodoRow):
         try:
             return JsonText(as_jsonb(result))
         except (TypeError, ValueError, RecursionError):
-            logger.warning("todo %d: its handler returned %s, which is not JSON", self.id, type(result).__name__)
+            logger.warning(
+                "todo %d: its handler returned %s, which is not JSON", self.id, type(result).__name__,
+                extra={"queue": self.queue, "todo_id": self.id},
+            )  # fmt: skip
             return None
 
     def __repr__(self) -> str:

@@ -76,6 +76,11 @@ def load_adapters() -> list[PullAdapter]:
     return read_adapters(*_configuration())
 
 
+def load_each() -> list[PullAdapter | ConfigError]:
+    """The same, with what is wrong with an adapter in its place; raises ``ConfigError`` for what concerns them all."""
+    return list(_each(*_configuration(), TRANSPORTS))
+
+
 def load_webhooks() -> list[PushAdapter]:
     """The webhook adapters of that file; none where the default file is not there."""
     return read_webhooks(*_configuration())
@@ -93,12 +98,12 @@ def load_upkeep() -> UpkeepOptions:
 
 def read_adapters(text: str, where: str = DEFAULT_CONFIG) -> list[PullAdapter]:
     """The pull adapters that a configuration's text describes, in its order; ``where`` opens each error."""
-    return [_adapter(TRANSPORTS[kind], name, table, at) for kind, name, table, at in _tables(text, where, TRANSPORTS)]
+    return _all_of(_each(text, where, TRANSPORTS))
 
 
 def read_webhooks(text: str, where: str = DEFAULT_CONFIG) -> list[PushAdapter]:
     """The webhook adapters that a configuration's text describes, in its order; ``where`` opens each error."""
-    return [_adapter(SENDERS[kind], name, table, at) for kind, name, table, at in _tables(text, where, SENDERS)]
+    return _all_of(_each(text, where, SENDERS))
 
 
 def read_web(text: str, where: str = DEFAULT_CONFIG) -> WebOptions:
@@ -142,23 +147,39 @@ def _options(text: str, where: str, key: str, options_class: type[OptionsType]) 
         return options_class(**table)
 
 
-def _tables(
-    text: str, where: str, types: Mapping[str, type[Adapter]]
-) -> Iterator[tuple[str, str, dict[str, object], str]]:
-    """The adapters' tables whose type is one of these, each with its type, its name and what opens its errors."""
+def _all_of(found: Iterable[AdapterType | ConfigError]) -> list[AdapterType]:
+    adapters = []
+    for each in found:
+        if isinstance(each, ConfigError):
+            raise each
+        adapters.append(each)
+    return adapters
+
+
+def _each(text: str, where: str, types: Mapping[str, type[AdapterType]]) -> Iterator[AdapterType | ConfigError]:
+    """The adapters whose type is one of these, or what is wrong with one in its place; ``where`` opens each error."""
     tables = _document(text, where).get("adapters", {})
     if not isinstance(tables, dict):
         raise ConfigError(f"{where}: adapters: expected one table an adapter, [adapters.NAME]")
     for name, table in tables.items():
-        at = f"{where}: adapters.{name}"
-        if not isinstance(table, dict):
-            raise ConfigError(f"{at}: expected a table, [adapters.{name}]")
-        kind = table.get("type")
-        if not isinstance(kind, str) or kind not in _TYPES:
-            what = "is missing" if kind is None else f"unknown type {kind!r}{_nearest(str(kind), _TYPES)}"
-            raise ConfigError(f"{at}.type: {what} (expected one of {', '.join(_TYPES)})")
-        if kind in types:
-            yield kind, name, table, at
+        try:
+            found = _adapter_of(types, name, table, f"{where}: adapters.{name}")
+        except ConfigError as error:
+            yield error
+        else:
+            if found is not None:
+                yield found
+
+
+def _adapter_of(types: Mapping[str, type[AdapterType]], name: str, table: object, where: str) -> AdapterType | None:
+    """The adapter that the table describes; None where it is of the other family."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where}: expected a table, [adapters.{name}]")
+    kind = table.get("type")
+    if not isinstance(kind, str) or kind not in _TYPES:
+        what = "is missing" if kind is None else f"unknown type {kind!r}{_nearest(str(kind), _TYPES)}"
+        raise ConfigError(f"{where}.type: {what} (expected one of {', '.join(_TYPES)})")
+    return _adapter(types[kind], name, table, where) if kind in types else None
 
 
 def _adapter(adapter_class: type[AdapterType], name: str, table: Mapping[str, object], where: str) -> AdapterType:

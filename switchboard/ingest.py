@@ -10,8 +10,6 @@ import logging
 from collections.abc import Sequence
 from hashlib import sha256
 
-import sentry_sdk
-
 from .errors import LedgerError, LedgerUnavailable, MessageInvalid, PoisonMessage
 from .ledger import Connection, Keyed, insert_batch, insert_dead_letters, note_pending_acks, savepoint
 from .metrics import count
@@ -64,6 +62,7 @@ def bury(connection: Connection, route: Route, _normalizer: Normalizer, deliveri
             "poison",
             _why_poison(delivery),
             delivery.tries,
+            str(_poison(delivery)),
         )
         for delivery in deliveries
     ]
@@ -72,8 +71,12 @@ def bury(connection: Connection, route: Route, _normalizer: Normalizer, deliveri
 
 
 def _why_poison(delivery: Delivery) -> str:
-    poison = PoisonMessage(f"failed or killed its worker in each of {delivery.tries} tries")
+    poison = _poison(delivery)
     return f"{poison}; the last: {delivery.last_error}" if delivery.last_error else str(poison)
+
+
+def _poison(delivery: Delivery) -> PoisonMessage:
+    return PoisonMessage(f"failed or killed its worker in each of {delivery.tries} tries")
 
 
 def park(connection: Connection, route: Route, deliveries: Sequence[Delivery], outcome: Stored) -> list[Delivery]:
@@ -95,19 +98,14 @@ def report(route: Route, outcome: Stored) -> None:
     for letter in outcome.dead_letters:
         count("switchboard_deliveries", adapter=adapter, outcome="dead_letter")
         count("switchboard_dead_letters", adapter=adapter, reason=letter.reason)
-        with sentry_sdk.new_scope() as scope:
-            scope.set_tag("switchboard.adapter", adapter)
-            scope.set_tag("switchboard.reason", letter.reason)
-            # One issue an adapter and reason, not one a message.
-            scope.fingerprint = ["switchboard.dead-letter", adapter, letter.reason]
-            logger.error(
-                "dead letter from adapter %s: %s: %s (%s)",
-                adapter,
-                letter.reason,
-                safe_text(letter.detail),
-                letter.key,
-                extra=_fields(route, letter.delivery),
-            )
+        logger.error(
+            "dead letter from adapter %s: %s: %s (%s)",
+            adapter,
+            letter.reason,
+            safe_text(letter.said),
+            letter.key,
+            extra=_fields(route, letter.delivery) | {"reason": letter.reason},
+        )
     if outcome.refused:
         first, why = outcome.refused[0]
         logger.warning(
@@ -120,7 +118,12 @@ def report(route: Route, outcome: Stored) -> None:
 
 
 def _fields(route: Route, delivery: Delivery) -> dict[str, object]:
-    return {"adapter": route.adapter, "queue": route.queue, "message_id": delivery.native_id}
+    return {
+        "adapter": route.adapter,
+        "broker": route.broker,
+        "queue": route.queue,
+        "message_id": delivery.native_id or delivery.handle,
+    }
 
 
 def _insert(
@@ -170,22 +173,25 @@ def _shape_all(
                 rounds.append({})
             rounds[len(known)][key] = Keyed(key, delivery, shape)
         else:
-            reason, detail = shape
-            letters.append(DeadLetter(delivery, key, reason, detail, delivery.tries))
+            reason, detail, loggable = shape
+            letters.append(DeadLetter(delivery, key, reason, detail, delivery.tries, loggable))
     return rounds, letters, twins
 
 
-def _shape(route: Route, normalizer: Normalizer, delivery: Delivery) -> Shape | tuple[DeadLetterReason, str]:
+def _shape(
+    route: Route, normalizer: Normalizer, delivery: Delivery
+) -> Shape | tuple[DeadLetterReason, str, str | None]:
+    """Its shape; else why it has none, and what of that may be logged, where not all."""
     if delivery.invalid is not None:
-        return "invalid", delivery.invalid
+        return "invalid", delivery.invalid, None
     if len(delivery.body) > route.max_body:
-        return "too_large", f"{len(delivery.body):,} bytes, more than max_body = {route.max_body:,}"
+        return "too_large", f"{len(delivery.body):,} bytes, more than max_body = {route.max_body:,}", None
     try:
         return _storable(normalizer(delivery))
     except MessageInvalid as error:
-        return "invalid", f"normalize: {error}"
+        return "invalid", f"normalize: {error}", None
     except Exception as error:  # noqa: BLE001 - a team's own function may raise anything; the detail says what
-        return "invalid", f"normalize: {safe_text(error)}"
+        return "invalid", f"normalize: {safe_text(error)}", f"normalize: {type(error).__name__}"
 
 
 def _storable(shape: Shape) -> Shape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,10 +27,11 @@ class Delivery:
     names who vouched for it (``redis acl: deploy-bot``).
     """
 
-    body: bytes
+    # In no repr: it reaches logs and error reports.
+    body: bytes = field(repr=False)
     native_id: str | None
     verify_detail: str
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     content_type: str = ""
     source_ip: str | None = None
     #: Set where the transport already knows that the body is not what its adapter is told to expect.
@@ -39,7 +41,7 @@ class Delivery:
     #: What its transport acknowledges it by.
     handle: str = ""
     #: Why its last try in this process failed, as far as that is known.
-    last_error: str = ""
+    last_error: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,10 @@ class Route:
     family: Family = "queue"
     trust_mode: TrustMode = "queue"
     max_body: int = 32 * 1024 * 1024
+    #: The source's address without credentials, for people and logs.
+    broker: str = ""
+    #: Its system and place, as traces name them: ``redis:deploys``.
+    namespace: str = ""
 
     @property
     def verified(self) -> bool:
@@ -71,10 +77,10 @@ class Shape:
     ``payload`` is any value ``json`` can write; None stands for "the body itself, which is JSON".
     """
 
-    title: str
+    title: str = field(repr=False)
     kind: str = ""
     event_type: str = ""
-    payload: JsonText | None = None
+    payload: JsonText | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, payload: type_json, *, title: str, kind: str = "", event_type: str = "") -> Shape:
@@ -102,8 +108,12 @@ class Batch:
     company: Company = "fresh"
     #: Monotonic second before which it is not offered.
     not_before: float = 0.0
+    #: Monotonic second at which its deliveries were read, or taken up again.
+    read_at: float = field(default_factory=time.monotonic)
     #: Set once the ledger has answered and the try is counted: what fails from here on may be the batch's own fault.
     begun: bool = False
+    #: The monotonic second of that.
+    begun_at: float = 0.0
     #: Set after the commit.
     stored: bool = False
     #: Set after the commit: those of it that are acknowledged only when their todo has ended.
@@ -135,8 +145,15 @@ class DeadLetter:
     delivery: Delivery
     key: str
     reason: DeadLetterReason
-    detail: str
+    detail: str = field(repr=False)
     deliveries: int = 1
+    #: What of ``detail`` may be logged and sent, where not all: an error that is not ours can quote the body.
+    loggable: str | None = None
+
+    @property
+    def said(self) -> str:
+        """Why, without anything of the body."""
+        return self.detail if self.loggable is None else self.loggable
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +188,8 @@ class Event:
     verified: bool
     verify_detail: str
     content_type: str
-    headers: dict[str, str]
-    payload: bytes
+    headers: dict[str, str] = field(repr=False)
+    payload: bytes = field(repr=False)
     payload_size: int
     source_ip: str | None
     received_at: datetime
@@ -193,8 +210,8 @@ class TodoRow:
     queue: str
     source: str
     kind: str
-    title: str
-    payload: type_json
+    title: str = field(repr=False)
+    payload: type_json = field(repr=False)
     event_id: int | None
     idempotency_key: str | None
     assignee: str | None
@@ -203,8 +220,8 @@ class TodoRow:
     lease_expires_at: datetime | None
     attempt: int
     max_attempts: int
-    result: type_json
-    last_error: str | None
+    result: type_json = field(repr=False)
+    last_error: str | None = field(repr=False)
     created_at: datetime
     updated_at: datetime
     claimed_at: datetime | None

@@ -27,14 +27,17 @@ def _name(pid: int) -> str:
     return f"{socket.gethostname()}/{_namespace()}/{pid}/{_started(pid)}"
 
 
+def is_beside(name: str) -> bool:
+    """Whether that process runs, or ran, where this one can look for it: on this host and in this process namespace."""
+    parts = name.split("/")
+    return len(parts) == 4 and parts[2].isdecimal() and parts[:2] == [socket.gethostname(), _namespace()]
+
+
 def is_gone(name: str) -> bool:
     """Whether that process is known to have ended: false for what may run on another host or in a container."""
-    parts = name.split("/")
-    if len(parts) != 4 or not parts[2].isdecimal():
+    if not is_beside(name):
         return False
-    host, namespace, pid, started = parts
-    if host != socket.gethostname() or namespace != _namespace():
-        return False
+    _, _, pid, started = name.split("/")
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

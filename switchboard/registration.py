@@ -29,4 +29,6 @@ def register_adapter(connection: Connection, adapter: Adapter) -> Route:
         family=adapter.family,
         trust_mode=adapter.trust_mode,
         max_body=options.max_body,
+        broker=adapter.broker,
+        namespace=adapter.namespace,
     )

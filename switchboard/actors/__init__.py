@@ -8,12 +8,12 @@ from ..brokers import broker_in_force
 from ..config import load_adapters, load_upkeep
 from ..create_todo_actor import create_todo_actor
 from ..errors import ConfigError
+from ..logs import set_up_logs
 from .ingest import declare_ingest
-from .sentry import set_up_sentry
 from .upkeep import declare_upkeep
 
-set_up_sentry()
 try:
+    set_up_logs()
     broker = broker_in_force()
     for _adapter in load_adapters():
         broker.add_adapter(_adapter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 
 import dramatiq
@@ -10,7 +11,8 @@ from ..brokers import AdapterQueues, adapter_queue, ingest_actor_name
 from ..errors import BrokerUnavailable, LedgerUnavailable
 from ..ingest import bury, park, report, store
 from ..ledger import current_transaction
-from ..model import Batch, Delivery
+from ..metrics import observe
+from ..model import Batch, Delivery, Stored
 from ..normalize import resolve_provider
 from ..pull import PullAdapter
 
@@ -30,7 +32,7 @@ def declare_ingest(broker: AdapterQueues, adapter: PullAdapter) -> None:
         # The ledger has answered: from here on it is a try, and counted as one before the bodies are touched.
         if batch.company in ("again", "alone"):
             adapter.count_tries(batch.deliveries, batch.deliveries[0].tries + 1)
-        batch.begun = True
+        batch.begun, batch.begun_at = True, time.monotonic()
         put = bury if batch.company == "poison" else store
         outcome = put(transaction.connection, batch.route, normalizer, batch.deliveries)
         parked: list[Delivery] = []
@@ -42,6 +44,7 @@ def declare_ingest(broker: AdapterQueues, adapter: PullAdapter) -> None:
             batch.refused = outcome.refused
             batch.stored = True
             report(batch.route, outcome)
+            _measure(adapter, batch, outcome)
 
         transaction.on_commit(committed)
 
@@ -58,6 +61,14 @@ def declare_ingest(broker: AdapterQueues, adapter: PullAdapter) -> None:
         retry_when=_never,
         throws=(LedgerUnavailable, BrokerUnavailable),
     )(ingest)
+
+
+def _measure(adapter: PullAdapter, batch: Batch, outcome: Stored) -> None:
+    observe("switchboard_batch_deliveries", len(batch.deliveries), adapter=adapter.name)
+    if outcome.new or outcome.dead_letters:
+        sent_at = adapter.sent_at(batch.deliveries[0])
+        took = time.monotonic() - batch.read_at if sent_at is None else max(0.0, time.time() - sent_at)
+        observe("switchboard_source_to_commit_seconds", took, adapter=adapter.name)
 
 
 def _never(_retries: int, _exception: BaseException) -> bool:

@@ -17,6 +17,7 @@ from ..errors import AckFailed, BrokerUnavailable, LedgerError, LedgerUnavailabl
 from ..ledger import Ledger
 from ..model import Batch, Delivery, Route
 from ..pull import PullAdapter
+from ..pulse import Beat
 from ..redact import safe_text
 from .gate import IngestGate
 from .ledger_side import LedgerSide
@@ -84,8 +85,10 @@ class AdapterConsumer(dramatiq.Consumer):
         self._settlement = Settlement(adapter)
         self._fields: dict[str, object] = {"adapter": adapter.name, "broker": adapter.broker}
         self._source_outage = Outage(f"adapter {adapter.name}: source {adapter.broker}", logger, self._fields)
-        self._ledger = LedgerSide(adapter, ledger, logger, self._fields)
+        self._ledger = LedgerSide(adapter, ledger, self._source_outage, logger, self._fields)
         now = time.monotonic()
+        #: What this consumer last did, for the process's pulse.
+        self.beat = Beat(queue_name, looped_at=now)
         self._begin_at = now + BOOT_PAUSE
         self._suspects_at = now + SUSPECT_PAUSE
         claim_idle = options.claim_idle.total_seconds()
@@ -98,6 +101,7 @@ class AdapterConsumer(dramatiq.Consumer):
 
     def __next__(self) -> MessageProxy | None:
         deadline = time.monotonic() + self._timeout
+        self.beat.looped()
         try:
             if not self._stopping:
                 return self._next(deadline)
@@ -126,8 +130,10 @@ class AdapterConsumer(dramatiq.Consumer):
                 return self._pause(deadline, self._ledger.outage.wait_seconds)
             if not self._on_trial:
                 self._probe()
-        self._ledger.attend()
+        self._ledger.attend(self.storing_since)
         if len(self._in_flight) >= (1 if self._on_trial else MAX_IN_FLIGHT):
+            if not self._on_trial:
+                self.beat.excused("busy")
             return self._pause(deadline, self._timeout)
         with self._changed:
             full = len(self._triage) >= MAX_IN_FLIGHT * self._adapter.options.batch
@@ -139,8 +145,10 @@ class AdapterConsumer(dramatiq.Consumer):
             return self._enter(batch, deadline)
         if full:
             # What waits has its times; to read on would only pile it up.
+            self.beat.excused("busy")
             return self._pause(deadline, FULL_PAUSE)
         if not self._ledger.enabled:
+            self.beat.excused("disabled, or read by another process")
             return self._pause(deadline, self._ledger.due_at - now)
         return self._read(deadline)
 
@@ -149,6 +157,8 @@ class AdapterConsumer(dramatiq.Consumer):
         left = timedelta(seconds=max(0.0, min(deadline, self._ledger.due_at) - time.monotonic()))
         deliveries = self._adapter.receive(options.batch, options.batch_bytes, left)
         self._source_outage.over()
+        self._ledger.polled()
+        self.beat.answered()
         self._ledger.note_gaps(self._adapter.gaps())
         if not deliveries:
             return None
@@ -160,6 +170,7 @@ class AdapterConsumer(dramatiq.Consumer):
     def _look_for_left_behind(self) -> None:
         options = self._adapter.options
         found = self._adapter.left_behind(options.batch, options.batch_bytes)
+        self._ledger.polled()
         if found:
             with self._changed:
                 self._triage.left_behind(found)
@@ -169,6 +180,7 @@ class AdapterConsumer(dramatiq.Consumer):
     def _enter(self, batch: Batch, deadline: float) -> MessageProxy | None:
         if self._gate.enter(self._queue_name, alone=batch.alone):
             return self._offer(batch)
+        self.beat.excused("busy")
         with self._changed:
             self._triage.put_back(batch)
         return self._pause(deadline, GATE_PAUSE)
@@ -185,6 +197,13 @@ class AdapterConsumer(dramatiq.Consumer):
         with self._changed:
             self._in_flight[message.message_id] = batch
         return Offer(message)
+
+    @property
+    def storing_since(self) -> float | None:
+        """The monotonic second at which the ledger was first asked to store the oldest batch that it has not stored."""
+        with self._changed:
+            storing = [batch.begun_at for batch in self._in_flight.values() if batch.begun and not batch.stored]
+        return min(storing, default=None)
 
     def _pause(self, deadline: float, seconds: float) -> MessageProxy | None:
         """Waits until something changed here, or ``seconds`` or the worker's patience are over: None to offer."""
@@ -238,7 +257,12 @@ class AdapterConsumer(dramatiq.Consumer):
         with self._changed:
             batch = self._in_flight.get(message.message_id)
         if batch is None:
-            logger.warning("adapter %s: message %s is unknown here", self._adapter.name, message.message_id)
+            logger.warning(
+                "adapter %s: message %s is unknown here",
+                self._adapter.name,
+                message.message_id,
+                extra=self._fields | {"message_id": message.message_id},
+            )
             return
         try:
             if batch.stored:

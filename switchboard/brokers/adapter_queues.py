@@ -10,14 +10,17 @@ import dramatiq
 import dramatiq.broker
 
 from ..errors import ConfigError, SwitchboardError
+from ..gauge_file import metrics_directory
 from ..ledger import Ledger, migrate
-from ..middleware import Lifecycle, StoreThenAck
+from ..middleware import Lifecycle, LogFormat, SentryContext, StoreThenAck, Traces
 from ..model import Route
 from ..process_name import process_name
 from ..pull import PullAdapter
+from ..pulse import Beat, Pulse
 from ..registration import register_adapter
 from .adapter_consumer import AdapterConsumer, ingest_actor_name
 from .gate import IngestGate
+from .sampler import Sampler
 from .todo_consumer import TodoConsumer, TodoOptions
 from .todo_listener import TodoListener
 
@@ -61,16 +64,17 @@ class AdapterQueues(_Base):
         self._todo_queues: dict[str, TodoOptions] = {}
         self._todo_consumers: dict[str, TodoConsumer] = {}
         self._listener: TodoListener | None = None
+        self._sampler: Sampler | None = None
+        self._pulse: Pulse | None = None
         self._gate = IngestGate()
         self._adapter_listeners: list[Callable[[PullAdapter], None]] = []
         #: Whether Switchboard's own actors are on this broker.
         self.has_own_actors = False
         super().__init__(*args, **kwargs)
-        lifecycle = Lifecycle(self)
-        if self.middleware:
-            self.add_middleware(lifecycle, before=type(self.middleware[0]))
-        else:
-            self.add_middleware(lifecycle)
+        # Before all others, Sentry's own included: what that forks has our tags, and ends before they do.
+        for middleware in (SentryContext(), LogFormat(), Lifecycle(self)):
+            self.add_middleware(middleware, before=type(self.middleware[0]) if self.middleware else None)
+        self.add_middleware(Traces())
         self.add_middleware(StoreThenAck(lambda: self.ledger))
 
     @property
@@ -225,17 +229,36 @@ class AdapterQueues(_Base):
                     f"adapter {name!r} has nobody to store what it reads: add switchboard.actors to the worker's "
                     f"modules, `dramatiq myapp.tasks switchboard.actors`"
                 )
-        # One a worker thread, and one a consumer that looks after its adapter.
-        self.ledger.max_size = worker_threads + len(self.adapters) + len(self._todo_queues) + 1
+        # One a worker thread, one a consumer that looks after its adapter, and one for metrics.
+        self.ledger.max_size = worker_threads + len(self.adapters) + len(self._todo_queues) + 2
         self.ledger.open()
         migrate(self.ledger)
         self._register_adapters()
         if self._todo_queues and self.ledger.notify:
             self._listener = TodoListener(self.ledger, self._nudge)
             self._listener.start()
+        directory = metrics_directory()
+        if directory is not None:
+            self._sampler = Sampler(directory, self.ledger, self.adapters.values(), self._todo_queues)
+            self._sampler.start()
+        self._pulse = Pulse(lambda: self.ledger.answered_at, self._beats)
+        self._pulse.start()
+
+    def _beats(self) -> list[Beat]:
+        """What each consumer that reads now last did."""
+        beats = []
+        for consumer in list(self._adapter_consumers.values()):
+            if not consumer.stopped:
+                consumer.beat.storing_since = consumer.storing_since
+                beats.append(consumer.beat)
+        return beats + [consumer.beat for consumer in list(self._todo_consumers.values()) if not consumer.stopped]
 
     def stop_reading(self) -> None:
         """Ends all reading from sources; what is being stored goes on, and has to be quick about it."""
+        if self._pulse is not None:
+            self._pulse.stopping()
+        if self._sampler is not None:
+            self._sampler.stopping()
         for adapter_consumer in self._adapter_consumers.values():
             adapter_consumer.stop()
         for todo_consumer in self._todo_consumers.values():
@@ -245,6 +268,12 @@ class AdapterQueues(_Base):
 
     def end_serving(self) -> None:
         """Ends listening and closes the ledger."""
+        pulse, self._pulse = self._pulse, None
+        if pulse is not None:
+            pulse.stop()
+        sampler, self._sampler = self._sampler, None
+        if sampler is not None:
+            sampler.stop()
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.stop()

@@ -14,6 +14,7 @@ import redis
 
 from ..config import required
 from ..errors import ConfigError
+from ..sentry import set_up_sentry
 from .adapter_queues import AdapterQueues
 from .ready import RedisBroker
 
@@ -22,6 +23,8 @@ def broker_in_force() -> AdapterQueues:
     """The broker for Switchboard's actors; raises ``ConfigError`` that says what to change where there is none."""
     broker = dramatiq.broker.global_broker
     if broker is None:
+        # Before the broker is made, as Sentry's middleware is put on those that are made later.
+        set_up_sentry()
         broker = _from_environment()
         dramatiq.set_broker(broker)
     if not isinstance(broker, AdapterQueues):

@@ -9,13 +9,25 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from ..backoff import Outage
-from ..errors import NotFound
-from ..ledger import ExclusiveLock, Ledger, adapter_enabled, forget_acks, insert_event, ready_acks
+from ..errors import LedgerError, NotFound
+from ..ledger import (
+    ExclusiveLock,
+    Ledger,
+    adapter_enabled,
+    forget_acks,
+    insert_event,
+    note_poll,
+    ready_acks,
+)
 from ..model import Delivery
+from ..process_name import process_name
 from ..pull import Gap, PullAdapter
 
 #: Seconds between two looks at the adapter's ``enabled`` flag: a change is honoured within two.
 ENABLED_INTERVAL = 1.0
+
+#: Seconds between two notes in the ledger of when the source was last read, made after such a look.
+NOTE_INTERVAL = 5.0
 
 #: How long that look may take.
 LOOK_TIMEOUT = timedelta(seconds=2)
@@ -32,17 +44,28 @@ class LedgerSide:
     comes; ``outage`` is for its caller to keep.
     """
 
-    def __init__(self, adapter: PullAdapter, ledger: Ledger, logger: logging.Logger, fields: dict[str, object]) -> None:
+    def __init__(
+        self,
+        adapter: PullAdapter,
+        ledger: Ledger,
+        source_outage: Outage,
+        logger: logging.Logger,
+        fields: dict[str, object],
+    ) -> None:
         self._adapter = adapter
+        self._source_outage = source_outage
         self._ledger = ledger
         self._logger = logger
         self._fields = fields
         self._lock = ExclusiveLock(ledger, f"switchboard.adapter.{adapter.name}") if adapter.exclusive else None
         self._gaps: list[Gap] = []
         now = time.monotonic()
-        self._look_at = now
+        self._look_at = self._note_at = now
+        self._polled_at: float | None = None
+        self._standby = False
         self._completed_at = now if adapter.options.ack == "complete" else float("inf")
         self.outage = Outage(f"adapter {adapter.name}: the ledger", logger, fields)
+        self._noting = Outage(f"adapter {adapter.name}: noting its polls", logger, fields)
         #: Whether the adapter may read, as of the last look.
         self.enabled = False
 
@@ -51,8 +74,16 @@ class LedgerSide:
         """The monotonic second at which something is to be asked again."""
         return min(self._look_at, self._completed_at)
 
-    def attend(self) -> None:
-        """Asks what is due: whether the adapter may read, and which todos have ended."""
+    def polled(self) -> None:
+        """The source has answered just now."""
+        if self._polled_at is None:
+            self._note_at = 0.0
+        self._polled_at = time.monotonic()
+
+    def attend(self, storing_since: float | None) -> None:
+        """Asks what is due: whether the adapter may read, and which todos have ended; and says with it that this
+        consumer is there, and since which monotonic second its oldest batch is being stored (None: it has none).
+        """
         self._record_gaps()
         if time.monotonic() >= self._look_at:
             self.enabled = self._is_enabled() and self._is_alone()
@@ -60,6 +91,7 @@ class LedgerSide:
                 # A subscription that nobody reads would fill the server's buffers, and keep the others out.
                 self._adapter.close()
                 self._lock.release()
+            self._note(storing_since)
             self._look_at = time.monotonic() + ENABLED_INTERVAL
         self._acknowledge_completed()
 
@@ -91,9 +123,35 @@ class LedgerSide:
                 # Its row was taken out while it ran: nobody has said that it may consume.
                 return False
 
+    def _note(self, storing_since: float | None) -> None:
+        """Says that this consumer is there. A ledger that does not take it keeps nobody from reading."""
+        if time.monotonic() < self._note_at:
+            return
+        errors = [each for each in (self._source_outage.last_error, self.outage.last_error) if each is not None]
+        at, error = max(errors, default=(None, ""))
+        try:
+            with self._ledger.transaction(timeout=LOOK_TIMEOUT, doing="note a poll") as tx:
+                note_poll(
+                    tx.connection,
+                    process=process_name(),
+                    adapter=self._adapter.name,
+                    polled_ago=_ago(self._polled_at),
+                    storing_for=_ago(storing_since),
+                    standby=self._standby,
+                    error=None if (age := _ago(at)) is None else (error, age),
+                )
+            self._noting.over()
+        except LedgerError as failure:
+            self._noting.failed(failure)
+        self._note_at = time.monotonic() + NOTE_INTERVAL
+
     def _is_alone(self) -> bool:
         """Whether this process is the one that may read an exclusive source; the others stand by."""
-        return self._lock is None or self._lock.held() or self._lock.take()
+        alone = self._lock is None or self._lock.held() or bool(self._lock.take())
+        if self._standby is alone:
+            # Who looks at the consumers sees a change at once.
+            self._standby, self._note_at = not alone, 0.0
+        return alone
 
     def _record_gaps(self) -> None:
         while self._gaps:
@@ -119,3 +177,8 @@ class LedgerSide:
                     forget_acks(tx.connection, [ack_id for ack_id, _ in ready])
             if len(ready) < COMPLETED_PAGE:
                 self._completed_at = time.monotonic() + COMPLETED_INTERVAL
+
+
+def _ago(at: float | None) -> timedelta | None:
+    """How long ago that monotonic second was."""
+    return None if at is None else timedelta(seconds=time.monotonic() - at)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +25,7 @@ from ..ledger import (
     Ledger,
     claim_rows,
     complete_todos,
+    event_traces,
     extend_leases,
     fail_todo,
     reap_expired,
@@ -32,7 +33,10 @@ from ..ledger import (
     savepoint,
 )
 from ..metrics import count
+from ..model import TodoRow
+from ..pulse import Beat
 from ..redact import safe_text
+from ..tracing import is_on as tracing_is_on
 from .offer import Offer
 
 logger = logging.getLogger(__name__)
@@ -51,6 +55,9 @@ MIN_BACKOFF, MAX_BACKOFF = timedelta(seconds=15), timedelta(hours=1)
 
 #: The shortest time a statement gets, however short the leases are.
 SHORTEST_PATIENCE = timedelta(milliseconds=500)
+
+#: Where its event's id stands in a claimed row.
+EVENT_ID = [field.name for field in fields(TodoRow)].index("event_id")
 
 #: Seconds that a todo waits which a middleware skipped or refused: at once would be again and again.
 SKIPPED_WAIT = timedelta(seconds=1)
@@ -123,6 +130,8 @@ class TodoConsumer(dramatiq.Consumer):
         self._outage = Outage(f"todo queue {queue}: the ledger", logger, self._fields)
         now = time.monotonic()
         self._scan_at = self._requeue_at = self._extend_at = self._round_at = now
+        #: What this consumer last did, for the process's pulse.
+        self.beat = Beat(queue_name, looped_at=now)
         #: Ended since the present round began, in which as much as is held has to end.
         self._round_ended = 0
 
@@ -146,6 +155,7 @@ class TodoConsumer(dramatiq.Consumer):
 
     def __next__(self) -> MessageProxy | None:
         deadline = time.monotonic() + self._timeout
+        self.beat.looped()
         try:
             return self._next(deadline)
         except LedgerError as error:
@@ -164,6 +174,8 @@ class TodoConsumer(dramatiq.Consumer):
         if self._ended or wanted:
             self._exchange(wanted)
             return self._offer(self._claimed.popleft()) if self._claimed and not self._stopping else None
+        # Nothing is to be written, and the last thing that was asked, a moment ago, was answered.
+        self.beat.answered()
         return self._pause(deadline, self._due_at() - now)
 
     def _due_at(self) -> float:
@@ -190,7 +202,8 @@ class TodoConsumer(dramatiq.Consumer):
         try:
             with self._ledger.transaction(timeout=self._patience, doing=f"todos of {self._queue}") as transaction:
                 self._write(transaction.connection, ended, carefully=self._carefully)
-                rows = []
+                rows: list[tuple[Any, ...]] = []
+                traces: dict[int, dict[str, str]] = {}
                 if wanted:
                     rows = claim_rows(
                         transaction.connection,
@@ -200,6 +213,9 @@ class TodoConsumer(dramatiq.Consumer):
                         lease=self._options.lease,
                         assignee=self._options.assignee,
                     )
+                events = [row[EVENT_ID] for row in rows if row[EVENT_ID] is not None] if tracing_is_on() else []
+                if events:
+                    traces = event_traces(transaction.connection, events)
         except BaseException as error:
             with self._changed:
                 self._ended = ended + self._ended
@@ -212,14 +228,19 @@ class TodoConsumer(dramatiq.Consumer):
         self._carefully = False
         # Not before something is written: a read-only server answers, too.
         self._outage.over()
+        self.beat.answered()
         now = time.monotonic()
         if wanted:
             full = len(rows) == wanted
             self._adapt(now, full, len(ended))
             self._nudged = self._nudged or full
+            count("switchboard_claims", len(rows), queue=self._queue)
             self._scan_at = now + SCAN_INTERVAL
             lease, own = self._options.lease, self._options.store_then_ack
-            self._claimed.extend(Todo(*(*row, Hold(self._ledger, lease, completes_itself=own))) for row in rows)
+            self._claimed.extend(
+                Todo(*(*row, Hold(self._ledger, lease, completes_itself=own, trace=traces.get(row[EVENT_ID], {}))))
+                for row in rows
+            )
 
     def _adapt(self, now: float, full: bool, ended: int) -> None:
         """Holds more where as much as is held ends within ``QUICK`` and there is more, and less where it takes long."""
@@ -275,15 +296,17 @@ class TodoConsumer(dramatiq.Consumer):
     def _warn_of_lost(self, ends: list[_End], settled: set[int], what: str) -> None:
         for end in ends:
             if end.todo.id not in settled:
-                end.todo.hold.lost = True
                 count("switchboard_leases_lost", queue=self._queue)
-                logger.warning(
-                    "todo %d of queue %s: its lease is another's now, it is not %s by this worker",
-                    end.todo.id,
-                    self._queue,
-                    what,
-                    extra=self._fields | {"todo_id": end.todo.id},
-                )
+                self._say_lost(end.todo, f"its lease is another's now, it is not {what} by this worker")
+
+    def _say_lost(self, todo: Todo, what: str) -> None:
+        """An error the first time, which Sentry is told of where it is set up: somebody does this todo twice."""
+        level = logging.WARNING if todo.hold.lost_is_said else logging.ERROR
+        todo.hold.lost = todo.hold.lost_is_said = True
+        logger.log(
+            level, "todo %d of queue %s: %s", todo.id, self._queue, what,
+            extra=self._fields | {"todo_id": todo.id, "reason": "lease_lost"},
+        )  # fmt: skip
 
     def _extend_leases(self, now: float) -> None:
         if now < self._extend_at:
@@ -300,13 +323,7 @@ class TodoConsumer(dramatiq.Consumer):
                     todo.hold.extended_at = began
                 # What has ended meanwhile is nobody's any more, and that is right.
                 if todo.id not in ours and todo in self._in_flight.values():
-                    todo.hold.lost = True
-                    logger.warning(
-                        "todo %d of queue %s: its lease has gone to another while its handler runs",
-                        todo.id,
-                        self._queue,
-                        extra=self._fields | {"todo_id": todo.id},
-                    )
+                    self._say_lost(todo, "its lease has gone to another while its handler runs")
         self._extend_at = now + self._options.lease.total_seconds() / 3
 
     def _requeue_expired(self, now: float) -> None:

@@ -147,7 +147,7 @@ class Triage:
             self._together.appendleft(batch)
 
     def _again(self, batch: Batch, deliveries: Sequence[Delivery]) -> Batch:
-        return Batch(self._route, deliveries, batch.company, batch.not_before)
+        return Batch(self._route, deliveries, batch.company, batch.not_before, batch.read_at)
 
     def _batches(self, deliveries: Sequence[Delivery], company: Company, not_before: float = 0.0) -> Iterator[Batch]:
         """As few batches as the bounds allow; one delivery larger than ``batch_bytes`` is a batch of its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import click
@@ -9,12 +10,46 @@ import click
 from ..errors import SwitchboardError
 from .output import as_one_line
 
+#: Each is in the file of its name.
+_COMMANDS = (
+    "adapters",
+    "agents",
+    "asyncapi",
+    "dead-letters",
+    "demo",
+    "doctor",
+    "endpoints",
+    "health",
+    "humans",
+    "migrate",
+    "prune",
+    "publish",
+    "reap",
+    "serve",
+    "settings",
+    "todos",
+    "top",
+)
+
 #: What a shell expects of a program that Ctrl-C ended: 128 and SIGINT's number.
 INTERRUPTED = 130
 
 
 class _Switchboard(click.Group):
-    """Ends every command the same way: one line on standard error, and an exit status that says what it was."""
+    """Ends every command the same way: one line on standard error, and an exit status that says what it was.
+
+    A command is imported when it is called: `health` is, every few seconds, and needs little of the rest.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(import_module(f".{name}", __name__), name)
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -46,37 +81,3 @@ def cli() -> None:
 def main() -> None:
     """The command's entry point."""
     cli(prog_name="switchboard")
-
-
-from .adapters import adapters  # noqa: E402 - the commands hang on the group above
-from .agents import agents  # noqa: E402
-from .asyncapi import asyncapi  # noqa: E402
-from .dead_letters import dead_letters  # noqa: E402
-from .demo import demo  # noqa: E402
-from .endpoints import endpoints  # noqa: E402
-from .humans import humans  # noqa: E402
-from .migrate import migrate  # noqa: E402
-from .prune import prune  # noqa: E402
-from .publish import publish  # noqa: E402
-from .reap import reap  # noqa: E402
-from .serve import serve  # noqa: E402
-from .settings import settings  # noqa: E402
-from .todos import todos  # noqa: E402
-
-for _command in (
-    adapters,
-    agents,
-    asyncapi,
-    dead_letters,
-    demo,
-    endpoints,
-    humans,
-    migrate,
-    prune,
-    publish,
-    reap,
-    serve,
-    settings,
-    todos,
-):
-    cli.add_command(_command)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import click
 
+from ..doctor.adapters import is_there
 from ..errors import NotFound
-from ..ledger import AdapterRow, Connection, list_adapters, set_adapter_enabled
+from ..ledger import AdapterRow, Connection, ConsumerRow, list_adapters, list_consumers, set_adapter_enabled
+from ..pull import Lag
 from .database import ledger_connection
 from .options import nearest
-from .output import json_option, redacted, write_table
+from .output import Row, json_option, redacted, write_table
+from .sources import ask_lags, readable_adapters
 
-_COLUMNS = ("name", "type", "queue", "enabled", "key_prefix")
+#: What a listing shows, and what a change does.
+COLUMNS = ("name", "type", "queue", "enabled", "lag", "pending", "consumers", "last_poll", "last_error")
+_CHANGED = ("name", "type", "queue", "enabled", "key_prefix")
 
 
 @click.group()
@@ -27,10 +34,11 @@ def adapters() -> None:
 @adapters.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """List the adapters, by name.
+    """List the adapters, by name: what waits, who reads, and when the source last answered.
 
-    An adapter is listed from the first start of a worker that has it. All of this comes from the ledger: no
-    broker is asked.
+    An adapter is listed from the first start of a worker that has it. Its lag, what nobody has read, and what is
+    pending, read and not acknowledged, are asked of the broker that the configuration names here: "?" where it does
+    not answer within seconds, or does not know. Consumers are the running worker processes that read it.
 
     \b
     Examples:
@@ -38,8 +46,42 @@ def list_(as_json: bool) -> None:
       switchboard adapters list --json
     """
     with ledger_connection("list adapters") as connection:
-        found = list_adapters(connection)
-    _show(found, as_json)
+        found, consumers = list_adapters(connection), list_consumers(connection)
+    sources = readable_adapters()
+    try:
+        rows = adapter_rows(found, consumers, ask_lags(sources))
+    finally:
+        for source in sources:
+            source.close()
+    if not as_json:
+        rows = [shown(row) for row in rows]
+    write_table(rows, COLUMNS, nothing="no adapters", as_json=as_json, free_text=("last_error",))
+
+
+def adapter_rows(
+    adapters: Sequence[AdapterRow], consumers: Sequence[ConsumerRow], lags: Mapping[str, Lag]
+) -> list[Row]:
+    """A row an adapter, with all that is known of it: ``lag`` and ``pending`` are None where its source is silent."""
+    rows: list[Row] = []
+    for adapter in adapters:
+        its = [consumer for consumer in consumers if consumer.adapter == adapter.name]
+        errors = [(consumer.last_error_at, consumer.last_error) for consumer in its if consumer.last_error_at]
+        lag = lags.get(adapter.name)
+        activity = {
+            "lag": lag.unread if lag else None,
+            "pending": lag.pending if lag else None,
+            "consumers": sum(is_there(consumer) and not consumer.standby for consumer in its),
+            "last_poll": max((consumer.polled_at for consumer in its if consumer.polled_at), default=None),
+            "last_error": max(errors)[1] if errors else None,
+            "last_error_at": max(errors)[0] if errors else None,
+        }
+        rows.append(_row(adapter) | activity)
+    return rows
+
+
+def shown(row: Row) -> Row:
+    """The row as people see it: what is not known is marked."""
+    return dict(row) | {name: "?" if row[name] is None else row[name] for name in ("lag", "pending")}
 
 
 @adapters.command()
@@ -79,7 +121,8 @@ def _set_enabled(names: tuple[str, ...], enabled: bool, as_json: bool) -> None:
     with ledger_connection(f"{'enable' if enabled else 'disable'} adapters") as connection:
         # In the order of their names, so that two such commands never wait for each other.
         changed = [_set_one(connection, name, enabled) for name in sorted(set(names))]
-    _show(changed, as_json)
+    rows = [_row(adapter) for adapter in changed]
+    write_table(rows, _CHANGED, nothing="no adapters", as_json=as_json)
 
 
 def _set_one(connection: Connection, name: str, enabled: bool) -> AdapterRow:
@@ -88,11 +131,6 @@ def _set_one(connection: Connection, name: str, enabled: bool) -> AdapterRow:
     except NotFound as error:
         hint = nearest(name, [row.name for row in list_adapters(connection)])
         raise NotFound(f"{error}{hint or '; one registers when a worker that has it first starts'}") from error
-
-
-def _show(found: list[AdapterRow], as_json: bool) -> None:
-    rows = [_row(adapter) for adapter in found]
-    write_table(rows, _COLUMNS, nothing="no adapters", as_json=as_json)
 
 
 def _row(adapter: AdapterRow) -> dict[str, object]:

@@ -24,6 +24,7 @@ from .claims import (
     retry_todo,
 )
 from .connection import STATEMENT_TIMEOUT, Connection, savepoint
+from .consumers import ConsumerRow, forget_consumers, list_consumers, note_poll
 from .dead_letters import (
     DeadLetterBody,
     DeadLetterRow,
@@ -42,15 +43,16 @@ from .endpoints import (
     rotate_endpoint,
     vend_endpoint,
 )
-from .events import get_event, insert_event, remember_message
+from .events import event_traces, get_event, insert_event, remember_message
 from .exclusive import ExclusiveLock
 from .humans import Belongings, HumanRow, add_human, belongings, find_human, get_human, list_humans, remove_human
 from .intake import Keyed, insert_batch
+from .measures import count_todos, count_unresolved_dead_letters, list_adapter_activity, list_upkeep_successes
 from .migrator import migrate
 from .notify import CHANNEL, ask, heard, listen
 from .pending_acks import forget_acks, note_pending_acks, ready_acks
 from .pending_index import Holder, PendingIndex, cleanup_holder, inspect_pending_index, rebuild_pending_index
-from .pool import Ledger, Transaction, current_transaction, transaction
+from .pool import Ledger, PoolUse, Transaction, current_transaction, transaction
 from .retention import Pruned, prune
 from .sessions import SessionRow, authenticate_session, begin_session, end_session
 from .settings import SETTINGS, Setting, get_setting, list_settings, set_setting
@@ -67,6 +69,7 @@ __all__ = [
     "AgentRow",
     "Belongings",
     "Connection",
+    "ConsumerRow",
     "DeadLetterBody",
     "DeadLetterRow",
     "EndpointRow",
@@ -76,6 +79,7 @@ __all__ = [
     "Keyed",
     "Ledger",
     "PendingIndex",
+    "PoolUse",
     "Pruned",
     "RawJson",
     "Requeued",
@@ -100,14 +104,18 @@ __all__ = [
     "complete_todo",
     "complete_todos",
     "count_expired",
+    "count_todos",
+    "count_unresolved_dead_letters",
     "create_todo",
     "current_transaction",
     "database_time",
     "end_session",
+    "event_traces",
     "extend_leases",
     "fail_todo",
     "find_human",
     "forget_acks",
+    "forget_consumers",
     "get_adapter",
     "get_agent",
     "get_dead_letter",
@@ -122,17 +130,21 @@ __all__ = [
     "insert_dead_letters",
     "insert_event",
     "inspect_pending_index",
+    "list_adapter_activity",
     "list_adapters",
     "list_agents",
+    "list_consumers",
     "list_dead_letters",
     "list_endpoints",
     "list_humans",
     "list_settings",
     "list_todos",
     "list_upkeep",
+    "list_upkeep_successes",
     "listen",
     "migrate",
     "note_pending_acks",
+    "note_poll",
     "note_upkeep",
     "prune",
     "ready_acks",

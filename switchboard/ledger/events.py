@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from psycopg import sql
@@ -37,6 +37,11 @@ RETURNING id
 """)
 
 _GET = sql.SQL("SELECT {} FROM events WHERE id = %s").format(_COLUMNS)
+
+_TRACES = sql.SQL("""
+SELECT id, jsonb_object_agg(lower(name), value) FROM events, jsonb_each_text(headers) AS header (name, value)
+WHERE id = ANY(%s) AND lower(name) IN ('traceparent', 'tracestate') GROUP BY id
+""")
 
 
 def insert_event(
@@ -92,6 +97,12 @@ def get_event(connection: Connection, event_id: int, *, timeout: timedelta | Non
     """The event with that id; ``NotFound`` where there is none."""
     with within(connection, timeout, "get event"), connection.cursor(row_factory=class_row(Event)) as cursor:
         return cursor.execute(_GET, (event_id,)).fetchone() or _missing(event_id)
+
+
+def event_traces(connection: Connection, event_ids: Sequence[int]) -> dict[int, dict[str, str]]:
+    """Of each of these events that has any: its ``traceparent`` and ``tracestate``, in one statement for all."""
+    with within(connection, None, "traces of events"):
+        return dict(connection.execute(_TRACES, (list(event_ids),)).fetchall())
 
 
 def _missing(event_id: object) -> Event:

@@ -6,10 +6,12 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
+from typing import NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -72,6 +74,15 @@ def transaction() -> Connection:
     return current_transaction().connection
 
 
+class PoolUse(NamedTuple):
+    """Connections to the ledger: how many there are, are in use and can be; and the threads that wait for one."""
+
+    size: int = 0
+    in_use: int = 0
+    max_size: int = 0
+    waiting: int = 0
+
+
 class Ledger:
     """PostgreSQL as the system of record: one pool a process (SPEC-0004).
 
@@ -92,6 +103,8 @@ class Ledger:
         #: Whether new todos are announced, and listened for.
         self.notify = notify
         self._listen_url = listen_url
+        #: The monotonic second at which it last answered a transaction of this process; None: not yet.
+        self.answered_at: float | None = None
         self.statement_timeout = statement_timeout
         self._lock = threading.Lock()
         self._pool: ConnectionPool[Connection] | None = None
@@ -211,6 +224,7 @@ class Ledger:
             connection.patience = timeout
             with within(connection, timeout, doing):
                 connection.execute(_ANSWER, (milliseconds, milliseconds))
+            self.answered_at = time.monotonic()
             open_transaction = Transaction(connection)
             token = _current.set(open_transaction)
             try:
@@ -248,6 +262,16 @@ class Ledger:
             raise LedgerUnavailable(f"connect: {_one_line(error)}") from error
         self._configure(connection)
         return connection
+
+    def pool_use(self) -> PoolUse:
+        """How much of the pool is in use at this moment; nothing where it is closed."""
+        with self._lock:
+            pool = self._pool
+        if pool is None:
+            return PoolUse()
+        stats = pool.get_stats()
+        size = stats["pool_size"]
+        return PoolUse(size, size - stats["pool_available"], stats["pool_max"], stats.get("requests_waiting", 0))
 
     def probe(self) -> None:
         """Asks a connection of the pool for an answer; raises ``LedgerUnavailable`` where there is none."""

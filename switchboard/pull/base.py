@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from ..adapter import Adapter, AdapterOptions, Duration, Size
+from ..finding import Finding
 from ..model import Delivery
 
 
@@ -52,8 +53,8 @@ class Lag:
 class Outgoing:
     """A message to be published: its bytes, its headers and a key of the producer's own."""
 
-    body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     idempotency_key: str | None = None
 
 
@@ -99,11 +100,6 @@ class PullAdapter(Adapter):
         """A queue's trust is its connection's (SPEC-0002)."""
         return "queue"
 
-    @property
-    @abstractmethod
-    def broker(self) -> str:
-        """The source's address without credentials, for people and logs."""
-
     @abstractmethod
     def receive(self, limit: int, limit_bytes: int, timeout: timedelta) -> list[Delivery]:
         """At most ``limit`` new deliveries, as soon as there is one; none when ``timeout`` has passed.
@@ -138,9 +134,18 @@ class PullAdapter(Adapter):
     def count_tries(self, deliveries: Sequence[Delivery], tries: int) -> None:
         """Sets how often the source says that these were tried."""
 
+    def sent_at(self, delivery: Delivery) -> float | None:
+        """The Unix second at which the source took it in, by the source's clock; None where it does not say."""
+        return None
+
     @abstractmethod
     def identity(self) -> str:
         """Who vouches for its messages: ``redis acl: deploy-bot``."""
+
+    @property
+    def carries_headers(self) -> bool:
+        """Whether its messages have headers beside their bodies."""
+        return False
 
     def park(self, deliveries: Sequence[Delivery]) -> None:
         """Sets these aside, stored and un-acknowledged, where nobody takes them over (``ack = "complete"``)."""
@@ -168,6 +173,13 @@ class PullAdapter(Adapter):
 
         Raises ``PublishRejected`` where trying again cannot help.
         """
+
+    def inspect(self) -> Iterator[Finding]:
+        """What ``switchboard doctor`` has to know of its server, its source and its rights there; changes nothing.
+
+        It is patient for a few seconds, and raises ``BrokerUnavailable`` as the other methods do.
+        """
+        yield from ()
 
     @abstractmethod
     def close(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 
 from tenacity import Retrying, retry_if_exception_type, stop_before_delay, wait_random_exponential
 
 from ..errors import BrokerUnavailable
+from ..tracing import inject
 from .base import Outgoing, PullAdapter
 
 #: How long a publish is tried before it gives up.
@@ -25,7 +27,8 @@ class Publisher:
     """``Publisher(adapter).publish(b"…", headers={…}, idempotency_key="…")``.
 
     A try whose answer is lost may have put its message there already, and the next puts it there again: give an
-    ``idempotency_key``, to an adapter with the option ``key``, where that must not make a second todo.
+    ``idempotency_key``, to an adapter with the option ``key``, where that must not make a second todo. Where a span is
+    open, its context goes along as the header ``traceparent``, if the adapter's messages have headers.
     """
 
     def __init__(self, adapter: PullAdapter, *, timeout: timedelta = PUBLISH_TIMEOUT) -> None:
@@ -52,4 +55,6 @@ class Publisher:
             yield from self._send(chunk)
 
     def _send(self, messages: Sequence[Outgoing]) -> list[str]:
+        if self._adapter.carries_headers:
+            messages = [replace(message, headers=inject(message.headers)) for message in messages]
         return self._retrying(self._adapter.send, messages)

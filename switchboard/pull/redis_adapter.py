@@ -6,7 +6,7 @@ import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +14,7 @@ import redis
 from pydantic import Field
 
 from ..errors import BrokerUnavailable, PublishRejected
+from ..finding import Finding
 from ..metrics import count
 from ..model import Delivery
 from .base import Outgoing, PullAdapter, PullOptions
@@ -28,6 +29,7 @@ from .redis_client import (
     to_publish_error,
     translated,
 )
+from .redis_inspection import impatient, inspect_server
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +57,8 @@ class RedisAdapter(PullAdapter):
     raw_commands: tuple[str, ...] = ()
     #: What tells how many entries the source has.
     length_command: str
+    #: Whether messages are to survive on its server.
+    keeps: bool = True
 
     def __init__(self, name: str, url: str) -> None:
         super().__init__(name)
@@ -149,6 +153,16 @@ class RedisAdapter(PullAdapter):
             ", ".join(entries[:10]),
             extra={"adapter": self.name, "broker": self.broker},
         )
+
+    def inspect(self) -> Iterator[Finding]:
+        subject = f"adapter {self.name}"
+        with translated(f"inspect {self.broker}"), closing(impatient(self._url)) as client:
+            yield from inspect_server(client, self._url, subject, keeps=self.keeps)
+            yield from self.inspect_source(client, subject)
+
+    @abstractmethod
+    def inspect_source(self, client: redis.Redis, subject: str) -> Iterator[Finding]:
+        """What there is to say of what it reads, and of its user's rights; raises what the client raises."""
 
     def close(self) -> None:
         with self._lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any
@@ -11,11 +11,13 @@ from typing import Any
 import redis
 from pydantic import Field, field_validator
 
+from ..finding import Finding
 from ..model import Delivery
 from ..process_name import is_gone, process_name
 from .base import Freed, Lag, Outgoing
 from .redis_adapter import FREED_AT_ONCE, SHORTEST_BLOCK, RedisAdapter, RedisOptions, refuse_all_but_bodies
 from .redis_client import as_text, execute, to_ack_error, translated
+from .redis_inspection import denied_when_queued, inspect_rights
 
 #: Moves messages from a worker's processing list back to the source. Pushed before it is removed: a script is not
 #: rolled back where a right is missing. What another has taken over by now is pushed in vain, and taken off again.
@@ -303,6 +305,40 @@ class RedisList(RedisAdapter):
             workers = [as_text(name) for name in self.client().hkeys(self._workers)]
             pending = [execute(self.client(), "LLEN", self._processing_prefix + name) for name in workers]
             return Lag(unread=execute(self.client(), "LLEN", self._options.list), pending=sum(pending))
+
+    def inspect_source(self, client: redis.Redis, subject: str) -> Iterator[Finding]:
+        source = self._options.list
+        try:
+            waiting = execute(client, "LLEN", source)
+            yield Finding("list", subject, "ok", f"unread {waiting}, pending {self.lag().pending}")
+        except redis.exceptions.NoPermissionError:
+            pass
+        except redis.ResponseError:
+            yield Finding(
+                "key_type", subject, "error", f"the key {source} is not a list",
+                "rename that key or name another list: somebody else uses this one",
+            )  # fmt: skip
+        keys = [f"~{source}", f"~{self._workers.removesuffix('workers')}*"]
+        yield from inspect_rights(client, self._url, subject, denied_when_queued(self._url, self._needed()), keys)
+
+    def _needed(self) -> list[Sequence[str]]:
+        """Each command that reading needs."""
+        source, processing = self._options.list, self._processing
+        return [
+            ("BLMOVE", source, processing, "RIGHT", "LEFT", "0.01"),
+            ("LMOVE", source, processing, "RIGHT", "LEFT"),
+            ("LREM", processing, "-1", ""),
+            ("RPUSH", source, ""),
+            ("LLEN", source),
+            ("LRANGE", processing, "0", "-1"),
+            ("HSET", self._workers, "", ""),
+            ("HGETALL", self._workers),
+            ("HMGET", self._tries, ""),
+            ("HLEN", self._tries),
+            ("HKEYS", self._workers),
+            ("HDEL", self._tries, ""),
+            ("TIME",),
+        ]
 
     def send(self, messages: Sequence[Outgoing]) -> list[str]:
         refuse_all_but_bodies(messages, "list")

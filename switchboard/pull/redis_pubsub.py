@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -11,10 +12,15 @@ import redis
 from pydantic import Field, field_validator
 from redis.client import PubSub
 
+from ..finding import Finding
 from ..model import Delivery
 from .base import Gap, Lag, Outgoing
 from .redis_adapter import RedisAdapter, RedisOptions, refuse_all_but_bodies
-from .redis_client import BLOCK_GRACE, connect
+from .redis_client import BLOCK_GRACE, COMMAND_TIMEOUT, connect
+from .redis_inspection import PATIENCE, inspect_rights
+
+#: Seconds between an answer and the next question whether the server is still there.
+ASK_INTERVAL = 2.0
 
 
 class RedisPubSubOptions(RedisOptions):
@@ -47,12 +53,16 @@ class RedisPubSub(RedisAdapter):
     transport = "redis-pubsub"
     options_class = RedisPubSubOptions
     exclusive = True
+    keeps = False
 
     def __init__(self, name: str, **options: Any) -> None:
         self._options = RedisPubSubOptions(**options)
         super().__init__(name, self._options.url)
         self._subscription: PubSub | None = None
         self._gaps: list[Gap] = []
+        #: When it is asked next whether it is there, and since when an answer is due.
+        self._ask_at = 0.0
+        self._asked_at: float | None = None
         #: When the server was last heard; None before it was subscribed to.
         self._heard_at: float | None = None
 
@@ -75,11 +85,12 @@ class RedisPubSub(RedisAdapter):
         with self.reading():
             identity = self.identity()
             subscription = self._subscribed(timeout)
+            self._ask(subscription)
             while len(bodies) < limit and size < limit_bytes:
                 # Once there is one, only what has arrived by now is taken along.
                 wait = 0.0 if bodies else max(0.0, deadline - time.monotonic())
                 try:
-                    message = subscription.get_message(ignore_subscribe_messages=True, timeout=wait)
+                    message = subscription.get_message(timeout=wait)
                 except (redis.RedisError, OSError):
                     if not bodies:
                         raise
@@ -87,12 +98,29 @@ class RedisPubSub(RedisAdapter):
                     self.close()
                     break
                 if message is not None:
-                    bodies.append(message["data"])
-                    size += len(message["data"])
+                    self._asked_at, self._ask_at = None, time.monotonic() + ASK_INTERVAL
+                    if message["type"] == "message":
+                        bodies.append(message["data"])
+                        size += len(message["data"])
                 elif bodies or time.monotonic() >= deadline:
                     break
+            self._miss_answer()
             self._heard_at = time.monotonic()
         return [Delivery(body, None, identity) for body in bodies]
+
+    def _ask(self, subscription: PubSub) -> None:
+        """Asks now and then whether the server is there: one that hangs is as quiet as one with nothing to say.
+
+        To subscribe once more changes nothing, takes no right beyond the one it has, and is answered.
+        """
+        if self._asked_at is None and time.monotonic() >= self._ask_at:
+            subscription.subscribe(self._options.channel)
+            self._asked_at = time.monotonic()
+
+    def _miss_answer(self) -> None:
+        """Raises where all that has arrived is read, and the answer was not among it in time."""
+        if self._asked_at is not None and time.monotonic() - self._asked_at > COMMAND_TIMEOUT.total_seconds():
+            raise redis.TimeoutError(f"no answer within {COMMAND_TIMEOUT.total_seconds():.0f} s")
 
     def _subscribed(self, timeout: timedelta) -> PubSub:
         if self._subscription is None:
@@ -110,6 +138,7 @@ class RedisPubSub(RedisAdapter):
 
     def close(self) -> None:
         subscription, self._subscription = self._subscription, None
+        self._asked_at = None
         if subscription is not None:
             subscription.close()
         super().close()
@@ -128,6 +157,17 @@ class RedisPubSub(RedisAdapter):
 
     def count_tries(self, deliveries: Sequence[Delivery], tries: int) -> None:
         """The count is this process's, as the messages are."""
+
+    def inspect_source(self, client: redis.Redis, subject: str) -> Iterator[Finding]:
+        channel = self._options.channel
+        denied = []
+        with closing(client.pubsub()) as subscription:  # type: ignore[no-untyped-call]
+            subscription.subscribe(channel)
+            try:
+                subscription.get_message(timeout=PATIENCE.total_seconds())
+            except redis.exceptions.NoPermissionError:
+                denied.append("subscribe")
+        yield from inspect_rights(client, self._url, subject, denied, [f"&{channel}"])
 
     def lag(self) -> Lag:
         return Lag(unread=None, pending=0)

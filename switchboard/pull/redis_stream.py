@@ -11,15 +11,21 @@ import redis
 from pydantic import Field
 
 from ..errors import BrokerUnavailable, PublishRejected
+from ..finding import Finding
 from ..model import Delivery
 from ..process_name import is_gone, process_name
 from .base import Freed, Lag, Outgoing
 from .redis_adapter import FREED_AT_ONCE, SHORTEST_BLOCK, RedisAdapter, RedisOptions
 from .redis_client import as_text, execute, to_ack_error, translated
+from .redis_inspection import denied_when_run, inspect_rights
 from .stream_fields import Fields, deliver, fields_of
+from .stream_inspection import harmless, inspect_stream
 
 #: Milliseconds of idle time that a given-back entry shows: any consumer may claim it at once.
 GIVEN_BACK_IDLE = 3_600_000
+
+#: Milliseconds: an entry's id of its server's making is larger (September 2001).
+EARLIEST_TIME = 10**12
 
 #: The consumer with which entries are parked that wait for their todo's end: never claimed from, nor removed.
 PARKED = "switchboard.stored"
@@ -86,6 +92,10 @@ class RedisStream(RedisAdapter):
     @property
     def place(self) -> str:
         return f"stream {self._options.stream}"
+
+    @property
+    def carries_headers(self) -> bool:
+        return bool(self._options.body)
 
     # Reading
 
@@ -280,6 +290,11 @@ class RedisStream(RedisAdapter):
         entry_ids = [entry_id for entry_id, _, _ in pending]
         return len(self._xclaim(entry_ids, "IDLE", idle, "JUSTID", min_idle=seen, consumer=consumer))
 
+    def sent_at(self, delivery: Delivery) -> float | None:
+        milliseconds = int(delivery.handle.partition("-")[0])
+        # An id that its producer chose, such as 1-1, is no time.
+        return milliseconds / 1000 if milliseconds > EARLIEST_TIME else None
+
     def lag(self) -> Lag:
         with translated(f"lag of {self.broker} {self.place}"):
             try:
@@ -292,6 +307,12 @@ class RedisStream(RedisAdapter):
             if as_text(group["name"]) == self._options.group:
                 return Lag(unread=group.get("lag"), pending=group["pending"])
         return Lag(unread=None, pending=0)
+
+    def inspect_source(self, client: redis.Redis, subject: str) -> Iterator[Finding]:
+        options = self._options
+        yield from inspect_stream(client, subject, options.stream, options.group, parks=options.ack == "complete")
+        denied = denied_when_run(client, harmless(options.stream, options.group, delete=options.delete))
+        yield from inspect_rights(client, self._url, subject, denied, [f"~{options.stream}"])
 
     def send(self, messages: Sequence[Outgoing]) -> list[str]:
         options = self._options

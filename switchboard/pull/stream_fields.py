@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from ..errors import PublishRejected
 from ..model import Delivery
+from ..tracing import trace_headers
 from .base import Outgoing
 from .redis_client import as_text
 
@@ -27,8 +28,10 @@ def deliver(entry_id: str, fields: Fields, tries: int, identity: str, *, body: s
     if key:
         native_id = next((f"key:{_text(value)}" for name, value in pairs if name == key.encode()), entry_id)
     if not body:
+        # The fields stay the body, as they are; what says which trace it is of is read as a header as well.
+        traced = b"traceparent" in fields and trace_headers({_text(name): _text(value) for name, value in pairs})
         return Delivery(
-            fields_as_json(fields), native_id, identity, content_type="application/json", tries=tries, handle=entry_id
+            fields_as_json(fields), native_id, identity, traced or {}, "application/json", tries=tries, handle=entry_id
         )
     bodies = [value for name, value in pairs if name == body.encode()]
     headers = {_text(name): _text(value) for name, value in pairs if name != body.encode()}

@@ -151,6 +151,10 @@ class PushAdapter(Adapter):
     def namespace(self) -> str:
         return f"{self.sender}:{self.name}"
 
+    @property
+    def broker(self) -> str:
+        return self.sender
+
     @abstractmethod
     def verify(self, request: Request) -> Delivery:
         """The delivery that the request brings, once it is known to be its sender's.

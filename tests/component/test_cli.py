@@ -397,8 +397,9 @@ def test_adapters_are_listed_with_what_the_ledger_knows(cli: Cli, connection: Co
     assert rows[0]["config"]["broker"] == "redis://someone:«redacted»@example.com"
 
     header, first, second = cli.ok("adapters", "list").text.splitlines()
-    assert header.split() == ["name", "type", "queue", "enabled", "key_prefix"]
-    assert first.split() == ["deploys", "redis-stream", "deploys", "yes", "redis:deploys"]
+    columns = ["name", "type", "queue", "enabled", "lag", "pending", "consumers", "last_poll", "last_error"]
+    assert header.split() == columns
+    assert first.split() == ["deploys", "redis-stream", "deploys", "yes", "?", "?", "0"]
     assert second.split()[0] == "repositories"
 
 

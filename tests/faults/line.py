@@ -135,11 +135,11 @@ class Line:
         self.rows(_SLOW_STORE.format(seconds=seconds))
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Nobody else can read or write events meanwhile."""
+    def locked(self, table: str = "events") -> Iterator[None]:
+        """Nobody else can read or write that table meanwhile."""
         connection = psycopg.connect(self.database_url)
         try:
-            connection.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
+            connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE".encode())
             yield
         finally:
             with suppress(psycopg.Error):  # its server may have been killed

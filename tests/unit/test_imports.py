@@ -158,6 +158,13 @@ def test_the_ledger_works_without_dramatiq_and_knows_no_transport() -> None:
                 assert not any(alias.name.split(".")[0] == "dramatiq" for alias in node.names), module
 
 
+def test_what_is_measured_knows_nobody_who_measures() -> None:
+    assert reached("switchboard.metrics") == {"switchboard.metrics"}
+    assert reached("switchboard.gauge_file") == {
+        f"switchboard.{name}" for name in ("gauge_file", "metrics", "process_name")
+    }
+
+
 def test_nothing_but_the_demo_imports_the_embedded_servers() -> None:
     for module in modules():
         if module.startswith("switchboard.embedded") or "demo" in module.split("."):

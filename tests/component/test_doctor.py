@@ -1,0 +1,577 @@
+"""`switchboard doctor` on real servers: each thing it knows is made wrong, is found, and is named with what to do."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+import redis
+from pooler import Pooler
+from proxy import Proxy
+from psycopg.conninfo import make_conninfo
+from waiting import eventually
+
+from switchboard.doctor import examine
+from switchboard.doctor.postgres import check_cleaning_up
+from switchboard.embedded import PostgresServer, ValkeyServer
+from switchboard.ledger import Connection, Ledger, migrate, note_poll
+from switchboard.process_name import process_name
+from switchboard.pull.redis_client import execute
+
+PASSWORD = "hunter2-never-shown"
+
+STREAM = """
+[adapters.deploys]
+type = "redis-stream"
+url = "${SOURCE_URL}"
+stream = "deploys"
+queue = "deploys"
+"""
+LIST = """
+[adapters.jobs]
+type = "redis-list"
+url = "${SOURCE_URL}"
+list = "jobs"
+queue = "jobs"
+"""
+PUBSUB = """
+[adapters.ticks]
+type = "redis-pubsub"
+url = "${SOURCE_URL}"
+channel = "ticks"
+queue = "ticks"
+loss_tolerant = true
+"""
+
+#: The rights that docs/guarantees.md names.
+STREAM_RIGHTS = "~deploys +xgroup +xreadgroup +xack +xclaim +xpending +xinfo +xrange"
+LIST_RIGHTS = (
+    "~jobs ~{jobs}:switchboard:* +blmove +lmove +lrem +rpush +llen +lrange +hset +hgetall +hmget +hlen +hkeys +hdel "
+    "+time +multi +exec"
+)
+
+
+@dataclass
+class Doctor:
+    """Looks from a folder and an environment of its own: by itself, or as the command."""
+
+    folder: Path
+    patch: pytest.MonkeyPatch
+    env: dict[str, str] = field(default_factory=dict)
+
+    def run(self, *options: str) -> tuple[int, str]:
+        """The command's exit status and what it printed."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SWITCHBOARD_", "DATABASE_"))}
+        done = subprocess.run(
+            [sys.executable, "-m", "switchboard.cli", "doctor", *options],
+            cwd=self.folder,
+            env=kept | self.env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert "Traceback" not in done.stderr
+        assert PASSWORD not in done.stdout
+        return done.returncode, done.stdout
+
+    def findings(self) -> list[dict[str, str]]:
+        with self.patch.context() as patch:
+            patch.chdir(self.folder)
+            for name in [name for name in os.environ if name.startswith(("SWITCHBOARD_", "DATABASE_"))]:
+                patch.delenv(name)
+            for name, value in self.env.items():
+                patch.setenv(name, value)
+            found = [asdict(each) for each in examine()]
+        for each in found:
+            assert each["severity"] == "ok" or each["remedy"], each
+            assert PASSWORD not in str(each)
+        return found
+
+    def find(self, check: str, severity: str, what: str, remedy: str = "", subject: str = "") -> dict[str, str]:
+        """The one finding with these; an AssertionError that shows all of them where there is none."""
+        found = self.findings()
+        for each in found:
+            right_kind = (each["check"], each["severity"]) == (check, severity) and subject in each["subject"]
+            if right_kind and what in each["what"] and remedy in each["remedy"]:
+                return each
+        raise AssertionError(f"no {severity} {check} with {what!r}, {remedy!r}:\n" + "\n".join(map(str, found)))
+
+    def finds_no(self, check: str, subject: str = "") -> None:
+        wrong = [each for each in self.findings() if each["severity"] != "ok" and subject in each["subject"]]
+        assert [each for each in wrong if each["check"] == check] == []
+
+    def configure(self, *tables: str) -> None:
+        (self.folder / "switchboard.toml").write_text("".join(tables))
+
+
+@pytest.fixture
+def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str, redis_url: str) -> Doctor:
+    """On a migrated database, with one adapter."""
+    ledger = Ledger(database_url)
+    migrate(ledger)
+    ledger.close()
+    env = {"DATABASE_URL": database_url, "SWITCHBOARD_BROKER_URL": redis_url, "SOURCE_URL": redis_url}
+    doctor = Doctor(tmp_path, monkeypatch, env)
+    doctor.configure(STREAM)
+    return doctor
+
+
+@pytest.fixture
+def connection(doctor: Doctor) -> Iterator[Connection]:
+    with closing(Ledger(doctor.env["DATABASE_URL"])) as ledger, closing(ledger.connect()) as connection:
+        connection.autocommit = True
+        yield connection
+
+
+@contextmanager
+def started(server: ValkeyServer | PostgresServer) -> Iterator[Any]:
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+def other_database(url: str, name: str) -> str:
+    return urlsplit(url)._replace(path=f"/{name}").geturl()
+
+
+def polled(connection: Connection, adapter: str) -> None:
+    """A worker, this process, has just polled it."""
+    connection.execute(
+        "INSERT INTO adapters (name, family, trust_mode) VALUES (%s, 'queue', 'queue') ON CONFLICT DO NOTHING",
+        (adapter,),
+    )
+    note_poll(connection, process=process_name(), adapter=adapter, polled_ago=timedelta(0))
+
+
+# All is well, and its two forms
+
+
+def test_where_nothing_is_wrong_it_ends_with_0_and_says_what_it_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appendonly = ValkeyServer(tmp_path / "valkey", appendonly=True)
+    with started(PostgresServer(tmp_path / "postgres")) as postgres, started(appendonly) as valkey:
+        with psycopg.connect(postgres.url, autocommit=True) as admin:
+            admin.execute("CREATE ROLE switchboard LOGIN")
+            admin.execute("CREATE DATABASE ledger OWNER switchboard")
+        url = make_conninfo(postgres.tcp_url, user="switchboard", dbname="ledger")
+        with closing(Ledger(url)) as ledger:
+            migrate(ledger)
+            with closing(ledger.connect()) as connection:
+                connection.autocommit = True
+                polled(connection, "deploys")
+        with redis.Redis.from_url(valkey.url) as client:
+            client.xgroup_create("deploys", "switchboard", mkstream=True)
+            execute(
+                client,
+                "ACL",
+                "SETUSER",
+                "bot",
+                "on",
+                ">secret",
+                *STREAM_RIGHTS.split(),
+                "+info",
+                "+time",
+                "+acl|whoami",
+            )
+            execute(client, "ACL", "SETUSER", "bot", "+ping")
+        address = f"redis://bot:secret@127.0.0.1:{valkey.port}/0"
+        doctor = Doctor(
+            tmp_path, monkeypatch, {"DATABASE_URL": url, "SWITCHBOARD_BROKER_URL": address, "SOURCE_URL": address}
+        )
+        doctor.configure(STREAM)
+        status, printed = doctor.run("--json")
+        found = json.loads(printed)
+        assert [each for each in found if each["severity"] != "ok"] == []
+        assert status == 0
+        assert all(sorted(each) == ["check", "remedy", "severity", "subject", "what"] for each in found)
+        assert {"PostgreSQL", "adapter deploys", "Dramatiq's broker", "upkeep"} <= {each["subject"] for each in found}
+
+
+def test_people_get_one_line_a_finding_with_its_remedy_under_it(doctor: Doctor) -> None:
+    doctor.env["DATABASE_URL"] = ""
+    status, printed = doctor.run()
+    lines = printed.splitlines()
+    assert status == 1
+    at = lines.index("PostgreSQL")
+    assert lines[at + 1].startswith("  ✗ error: reach: ")
+    assert lines[at + 2].strip().startswith("→ set DATABASE_URL")
+    assert "errors" in lines[-1]
+
+
+def test_wrong_use_is_2_and_warnings_alone_are_0(doctor: Doctor) -> None:
+    assert doctor.run("--nonsense")[0] == 2
+
+
+# The configuration
+
+
+def test_a_missing_variable_is_named_and_the_other_adapters_are_looked_at_all_the_same(doctor: Doctor) -> None:
+    doctor.configure(STREAM, LIST.replace("SOURCE_URL", "JOBS_URL"))
+    doctor.find("configuration", "error", "JOBS_URL is not set", "set it")
+    doctor.find("version", "ok", "Valkey", subject="adapter deploys")
+
+
+def test_an_unknown_key_is_named(doctor: Doctor) -> None:
+    doctor.configure(STREAM, 'qeue = "x"\n')
+    doctor.find("configuration", "error", "did you mean 'queue'", "correct it")
+
+
+def test_a_file_that_is_not_there_is_said(doctor: Doctor) -> None:
+    (doctor.folder / "switchboard.toml").unlink()
+    doctor.find("configuration", "warning", "there is no switchboard.toml here", "SWITCHBOARD_CONFIG")
+
+
+def test_two_adapters_of_one_group_are_named(doctor: Doctor) -> None:
+    doctor.configure(STREAM, STREAM.replace("adapters.deploys", "adapters.copies"))
+    doctor.find("shared_source", "error", "deploys and copies read the same source", "a group of its own")
+    doctor.configure(STREAM, STREAM.replace("adapters.deploys", "adapters.copies") + 'group = "other"\n')
+    doctor.finds_no("shared_source")
+
+
+# PostgreSQL
+
+
+def test_a_database_that_is_not_there_a_wrong_port_and_a_server_that_is_frozen(
+    doctor: Doctor, own_postgres: PostgresServer
+) -> None:
+    doctor.env["DATABASE_URL"] = other_database(own_postgres.tcp_url, "nowhere")
+    doctor.find("reach", "error", 'database "nowhere" does not exist', "create it", "PostgreSQL")
+    doctor.env["DATABASE_URL"] = f"postgresql://someone:{PASSWORD}@127.0.0.1:1/x"
+    doctor.find("reach", "error", "refused", "start the server", "PostgreSQL")
+    doctor.env["DATABASE_URL"] = own_postgres.tcp_url
+    own_postgres.suspend()
+    doctor.find("reach", "error", "", "frozen", "PostgreSQL")
+    # The others have been looked at all the same.
+    doctor.find("version", "ok", "Valkey", subject="adapter deploys")
+
+
+def test_a_server_that_answers_nothing_after_the_connection_is_made_is_bounded(
+    doctor: Doctor, own_postgres: PostgresServer
+) -> None:
+    with Proxy("127.0.0.1", own_postgres.port) as proxy:
+        proxy.stall()
+        doctor.env["DATABASE_URL"] = f"postgresql://postgres@{proxy.url_host}:{proxy.port}/postgres"
+        doctor.find("reach", "error", "", "frozen", "PostgreSQL")
+
+
+def test_a_schema_that_is_not_there_behind_or_ahead(doctor: Doctor, connection: Connection) -> None:
+    doctor.find("schema", "ok", "")
+    connection.execute("INSERT INTO schema_migrations VALUES ('9999_later')")
+    doctor.find("schema", "warning", "9999_later", "run the release here")
+    connection.execute("DELETE FROM schema_migrations WHERE version >= '0003'")
+    doctor.find("schema", "error", "behind: it lacks 0003_todo_leases", "switchboard migrate")
+    connection.execute("DROP TABLE schema_migrations")
+    doctor.find("schema", "error", "not migrated", "switchboard migrate")
+
+
+def test_a_role_without_a_right_and_one_that_may_everything(doctor: Doctor, connection: Connection) -> None:
+    doctor.find("role", "warning", "superuser", "a role of its own")
+    role = f"narrow_{os.getpid()}"
+    connection.execute(f"CREATE ROLE {role} LOGIN".encode())
+    try:
+        connection.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}".encode())
+        connection.execute(f"REVOKE UPDATE, DELETE ON todos FROM {role}".encode())
+        admin = doctor.env["DATABASE_URL"]
+        doctor.env["DATABASE_URL"] = make_conninfo(admin, user=role)
+        doctor.find("rights", "error", "todos (UPDATE, DELETE)", "GRANT", "PostgreSQL")
+        connection.execute(f"GRANT UPDATE, DELETE ON todos TO {role}".encode())
+        doctor.find("rights", "ok", role)
+        doctor.finds_no("role")
+    finally:
+        connection.execute(f"DROP OWNED BY {role}".encode())
+        connection.execute(f"DROP ROLE {role}".encode())
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "check", "severity", "what", "remedy"),
+    [
+        ("synchronous_commit", "off", "synchronous_commit", "error", "loses commits", "RESET synchronous_commit"),
+        ("default_transaction_read_only", "on", "read_only", "error", "read-only", "RESET default_transaction"),
+        ("timezone", "Asia/Kolkata", "time_zone", "warning", "Asia/Kolkata", "'UTC'"),
+    ],
+)
+def test_a_setting_of_the_database_that_is_wrong(
+    doctor: Doctor, connection: Connection, setting: str, value: str, check: str, severity: str, what: str, remedy: str
+) -> None:
+    doctor.finds_no(check)
+    name = urlsplit(doctor.env["DATABASE_URL"]).path[1:]
+    connection.execute(f"ALTER DATABASE {name} SET {setting} TO '{value}'".encode())
+    doctor.find(check, severity, what, remedy)
+
+
+def test_settings_of_the_server_that_are_wrong(doctor: Doctor, tmp_path: Path) -> None:
+    settings = {"fsync": "off", "autovacuum": "off", "max_connections": "12"}
+    with started(PostgresServer(tmp_path / "wrong", settings=settings)) as server:
+        doctor.env["DATABASE_URL"] = server.url
+        found = doctor.findings()
+    said = {each["check"]: (each["severity"], each["what"] + each["remedy"]) for each in found}
+    assert said["fsync"][0] == "error"
+    assert "fsync = on" in said["fsync"][1]
+    assert said["autovacuum"][0] == "error"
+    assert "autovacuum = on" in said["autovacuum"][1]
+    assert said["connections"][0] == "warning"
+    assert "max_connections (12)" in said["connections"][1]
+
+
+def test_a_database_of_another_encoding(doctor: Doctor, own_postgres: PostgresServer) -> None:
+    with psycopg.connect(own_postgres.url, autocommit=True) as admin:
+        admin.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C' LOCALE_PROVIDER libc")
+    doctor.env["DATABASE_URL"] = other_database(own_postgres.tcp_url, "latin")
+    doctor.find("encoding", "error", "LATIN1", "ENCODING 'UTF8'")
+
+
+def test_dead_rows_and_the_transaction_that_keeps_them(doctor: Doctor, connection: Connection) -> None:
+    connection.execute("ALTER TABLE todos SET (autovacuum_enabled = off)")
+    with psycopg.connect(doctor.env["DATABASE_URL"], application_name="forgotten") as forgotten:
+        forgotten.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        forgotten.execute("SELECT count(*) FROM todos")
+        connection.execute("INSERT INTO todos (queue, title) SELECT 'q', 't' FROM generate_series(1, 25000)")
+        connection.execute("DELETE FROM todos")
+
+        def said() -> bool:
+            return any("25000 dead rows" in finding.what for finding in check_cleaning_up(connection))
+
+        eventually(said, what="the dead rows are counted")
+        doctor.find("dead_rows", "warning", "todos has 25000 dead rows", "VACUUM todos")
+        # As after ten minutes.
+        [holder] = [each for each in check_cleaning_up(connection, timedelta(0)) if each.check == "oldest_transaction"]
+        assert "forgotten (idle in transaction)" in holder.what
+        assert f"pg_terminate_backend({forgotten.info.backend_pid})" in holder.remedy
+
+
+def test_a_pooler_in_transaction_mode_and_that_nobody_hears_through_it(
+    doctor: Doctor, own_postgres: PostgresServer
+) -> None:
+    direct = own_postgres.tcp_url
+    with closing(Ledger(direct)) as ledger:
+        migrate(ledger)
+    doctor.env["DATABASE_URL"] = direct
+    doctor.find("pooler", "ok", "no pooler")
+    doctor.find("listen", "ok", "are heard")
+    with Pooler(own_postgres.port) as pooler:
+        doctor.env["DATABASE_URL"] = f"postgresql://postgres@127.0.0.1:{pooler.port}/postgres"
+        doctor.find("pooler", "ok", "a pooler in transaction mode")
+        doctor.find("listen", "warning", "not heard", "SWITCHBOARD_LISTEN_URL")
+        doctor.env["SWITCHBOARD_LISTEN_URL"] = direct
+        doctor.find("listen", "ok", "are heard")
+        doctor.env["SWITCHBOARD_LISTEN_URL"] = "postgresql://postgres@127.0.0.1:1/postgres"
+        doctor.find("listen", "error", "cannot listen", "SWITCHBOARD_LISTEN_URL")
+        doctor.env["SWITCHBOARD_NOTIFY"] = "off"
+        doctor.finds_no("listen")
+
+
+@pytest.mark.parametrize(
+    ("mode", "severity", "what"),
+    [("session", "warning", "a thread holds each connection"), ("statement", "error", "it allows no transaction")],
+)
+def test_a_pooler_in_another_mode(
+    doctor: Doctor, own_postgres: PostgresServer, mode: str, severity: str, what: str
+) -> None:
+    with Pooler(own_postgres.port, mode) as pooler:
+        doctor.env["DATABASE_URL"] = f"postgresql://postgres@127.0.0.1:{pooler.port}/postgres"
+        doctor.find("pooler", severity, f"a pooler in {mode} mode is in between: {what}", "pool_mode = transaction")
+
+
+# Upkeep, consumers, dead letters
+
+
+def test_upkeep_that_was_never_done_or_too_long_ago(doctor: Doctor, connection: Connection) -> None:
+    doctor.finds_no("upkeep")
+    connection.execute("UPDATE schema_migrations SET applied_at = now() - interval '1 day'")
+    doctor.find("upkeep", "error", "reap is overdue: it has never been done", "periodiq switchboard.actors")
+    done = (
+        "INSERT INTO upkeep (job, last_succeeded_at, last_duration_seconds)"
+        " VALUES ('prune', now() - %s, 1), ('reap', now() - %s, 1)"
+    )
+    connection.execute(done, (timedelta(hours=3), timedelta(minutes=2)))
+    doctor.find("upkeep", "error", "prune is overdue: it was last done 3:00:0", "switchboard prune")
+    doctor.find("upkeep", "ok", "reap was last done 0:02:0")
+
+
+def test_an_adapter_that_nobody_polls_one_that_is_disabled_and_one_that_is_not_in_the_file(
+    doctor: Doctor, connection: Connection
+) -> None:
+    doctor.find("consumers", "error", "no worker polls it", "dramatiq switchboard.actors", "adapter deploys")
+    polled(connection, "deploys")
+    doctor.find("consumers", "ok", "running consumers 1", subject="adapter deploys")
+    connection.execute("UPDATE consumers SET polled_at = now() - interval '2 minutes', last_error = 'gone fishing'")
+    doctor.find("consumers", "error", "no answer from the source for 12", "see what is wrong")
+    connection.execute("UPDATE consumers SET seen_at = now() - interval '2 minutes'")
+    doctor.find("consumers", "error", "no worker polls it")
+    connection.execute("UPDATE adapters SET enabled = false")
+    doctor.find("enabled", "warning", "it is disabled", "switchboard adapters enable deploys")
+    polled(connection, "elsewhere")
+    doctor.find("configuration", "warning", "a worker reads it", "the same switchboard.toml", "adapter elsewhere")
+
+
+def test_dead_letters_that_nobody_has_decided_about(doctor: Doctor, connection: Connection) -> None:
+    letter = (
+        "INSERT INTO dead_letters (adapter, idempotency_key, reason, detail, payload, resolved_at)"
+        " VALUES ('deploys', %s, 'invalid', 'x', 'x', %s)"
+    )
+    connection.execute(letter, ("a", None))
+    doctor.find("dead_letters", "warning", "unresolved dead letters: 1", "dead-letters list --adapter deploys")
+    connection.execute("UPDATE dead_letters SET resolved_at = now(), resolution = 'discarded'")
+    doctor.finds_no("dead_letters")
+
+
+# The sources
+
+
+def test_a_source_that_is_away_frozen_or_wants_a_password(doctor: Doctor, own_valkey: ValkeyServer) -> None:
+    doctor.env["SOURCE_URL"] = "redis://127.0.0.1:1/0"
+    doctor.find("reach", "error", "refused", "start the server", "adapter deploys")
+    doctor.env["SOURCE_URL"] = f"redis://someone:{PASSWORD}@127.0.0.1:{own_valkey.port}/0"
+    doctor.find("reach", "error", "", "correct the user or the password", "adapter deploys")
+    with redis.Redis.from_url(own_valkey.url) as client:
+        client.config_set("requirepass", PASSWORD)
+    doctor.env["SOURCE_URL"] = own_valkey.url
+    doctor.find("reach", "error", "", "password", "adapter deploys")
+    own_valkey.suspend()
+    doctor.find("reach", "error", "", "frozen", "adapter deploys")
+
+
+def test_memory_and_persistence_that_lose_messages(doctor: Doctor, own_valkey: ValkeyServer) -> None:
+    doctor.env["SOURCE_URL"] = own_valkey.url
+    doctor.finds_no("noeviction", "adapter")
+    doctor.finds_no("persistence", "adapter")
+    with redis.Redis.from_url(own_valkey.url) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        doctor.find("noeviction", "warning", "allkeys-lru", "CONFIG SET maxmemory-policy noeviction", "adapter deploys")
+        client.config_set("maxmemory", "100mb")
+        doctor.find("noeviction", "error", "evicted unread", "CONFIG SET maxmemory-policy noeviction")
+        client.config_set("appendonly", "no")
+        doctor.find("persistence", "warning", "nothing is persisted", "appendonly yes", "adapter deploys")
+        client.config_set("save", "60 1")
+        doctor.find("persistence", "warning", "snapshots alone", "appendonly yes", "adapter deploys")
+
+
+def test_memory_that_is_nearly_full(doctor: Doctor, own_valkey: ValkeyServer) -> None:
+    doctor.env["SOURCE_URL"] = own_valkey.url
+    with redis.Redis.from_url(own_valkey.url) as client:
+        client.config_set("maxmemory", int(client.info("memory")["used_memory"]) + 10_000)
+        doctor.find("memory", "warning", "% of maxmemory", "raise maxmemory", "adapter deploys")
+
+
+def test_a_replica_takes_no_acknowledgement(doctor: Doctor, tmp_path: Path, own_valkey: ValkeyServer) -> None:
+    with started(ValkeyServer(tmp_path / "replica", settings={"replicaof": f"127.0.0.1 {own_valkey.port}"})) as replica:
+        doctor.env["SOURCE_URL"] = replica.url
+        doctor.find("role", "error", "replica", f"127.0.0.1:{own_valkey.port}", "adapter deploys")
+
+
+def test_a_password_in_plain_text_to_another_host(doctor: Doctor, own_valkey: ValkeyServer) -> None:
+    with redis.Redis.from_url(own_valkey.url) as client:
+        execute(client, "ACL", "SETUSER", "bot", "on", f">{PASSWORD}", "~*", "+@all")
+    doctor.env["SOURCE_URL"] = f"redis://bot:{PASSWORD}@127.0.0.1:{own_valkey.port}/0"
+    doctor.finds_no("tls")
+    with Proxy("127.0.0.1", own_valkey.port) as proxy:
+        # Not loopback by its name, and reachable.
+        doctor.env["SOURCE_URL"] = f"redis://bot:{PASSWORD}@{socket.gethostname()}:{proxy.port}/0"
+        doctor.find("tls", "warning", "plain text", "rediss://", "adapter deploys")
+
+
+@pytest.mark.parametrize(
+    ("table", "rights", "missing"),
+    [
+        (STREAM, STREAM_RIGHTS, ["xack", "xclaim"]),
+        (LIST, LIST_RIGHTS, ["lrem", "rpush"]),
+        (PUBSUB, "&ticks +subscribe", ["subscribe"]),
+    ],
+    ids=["stream", "list", "pubsub"],
+)
+def test_a_user_whose_rights_are_too_narrow_or_too_wide(
+    doctor: Doctor, own_valkey: ValkeyServer, table: str, rights: str, missing: list[str]
+) -> None:
+    doctor.configure(table)
+    doctor.env["SOURCE_URL"] = f"redis://bot:{PASSWORD}@127.0.0.1:{own_valkey.port}/0"
+    with redis.Redis.from_url(own_valkey.url) as client:
+
+        def allow(*rules: str) -> None:
+            execute(client, "ACL", "SETUSER", "bot", "reset", "resetchannels", "on", f">{PASSWORD}", *rules)
+
+        allow(*rights.split(), "+acl|whoami")
+        doctor.find("rights", "ok", "user bot has the rights it needs", subject="adapter")
+        doctor.find("server", "warning", "INFO is denied", "+info", "adapter")
+        allow(*rights.split(), *(f"-{command}" for command in missing))
+        found = doctor.find("rights", "error", f"may not run {', '.join(missing)} on", "ACL SETUSER bot", "adapter")
+        assert all(f"+{command}" in found["remedy"] for command in missing)
+        # It has been told what to do: so it is done.
+        execute(client, *found["remedy"].split(" (")[0].split())
+        doctor.finds_no("rights")
+        allow("~*", "&*", "+@all")
+        wide = doctor.find("rights_wide", "warning", "administer the server and reach keys", "a user of its own")
+        assert "user bot" in wide["what"]
+    doctor.env["SOURCE_URL"] = own_valkey.url
+    doctor.find("rights_wide", "warning", "user default, without a password,", "a user of its own", "adapter")
+
+
+def test_looking_at_rights_and_sources_changes_nothing(doctor: Doctor, redis_client: "redis.Redis") -> None:
+    doctor.configure(STREAM + "delete = true\n", LIST)
+    redis_client.xadd("deploys", {"a": "b"})
+    redis_client.xgroup_create("deploys", "switchboard", id="0")
+    redis_client.lpush("jobs", "1", "", "2")
+    before = {key: redis_client.dump(key) for key in redis_client.scan_iter()}
+    doctor.findings()
+    assert {key: redis_client.dump(key) for key in redis_client.scan_iter()} == before
+
+
+def test_a_stream_and_a_group_that_are_not_there_and_a_key_of_another_type(
+    doctor: Doctor, redis_client: "redis.Redis"
+) -> None:
+    doctor.configure(STREAM, LIST)
+    doctor.find("stream", "warning", "no stream deploys", "the producer's")
+    redis_client.xadd("deploys", {"a": "b"})
+    doctor.find("group", "warning", "no consumer group switchboard", "start a worker")
+    redis_client.xgroup_create("deploys", "switchboard", id="0")
+    redis_client.xadd("deploys", {"a": "b"})
+    redis_client.xreadgroup("switchboard", "someone", {"deploys": ">"}, count=1)
+    doctor.find("group", "ok", "unread 1, pending 1")
+    redis_client.set("jobs", "x")
+    doctor.find("key_type", "error", "jobs is not a list", "rename", "adapter jobs")
+    redis_client.delete("deploys")
+    redis_client.lpush("deploys", "x")
+    doctor.find("key_type", "error", "deploys is not a stream", "rename", "adapter deploys")
+
+
+def test_entries_that_were_trimmed_before_they_were_read_or_stored(doctor: Doctor, redis_client: "redis.Redis") -> None:
+    redis_client.xgroup_create("deploys", "switchboard", id="0", mkstream=True)
+    for _ in range(10):
+        redis_client.xadd("deploys", {"a": "b"})
+    redis_client.xreadgroup("switchboard", "someone", {"deploys": ">"}, count=4)
+    doctor.finds_no("trimmed")
+    redis_client.xtrim("deploys", maxlen=3, approximate=False)
+    found = [each["what"] for each in doctor.findings() if each["check"] == "trimmed"]
+    assert "at least 3 entries of deploys were trimmed before switchboard read them" in found
+    assert "pending entries of deploys were trimmed before they were stored" in found
+
+
+# Dramatiq's broker
+
+
+def test_the_broker_of_dramatiq_is_looked_at_too(doctor: Doctor, own_valkey: ValkeyServer) -> None:
+    doctor.find("transport", "ok", "redis://127.0.0.1", subject="Dramatiq's broker")
+    doctor.env["SWITCHBOARD_BROKER_URL"] = "redis://127.0.0.1:1/0"
+    doctor.find("reach", "error", "refused", "start the server", "Dramatiq's broker")
+    doctor.env["SWITCHBOARD_BROKER_URL"] = f"amqp://guest:{PASSWORD}@127.0.0.1:1/"
+    doctor.find("reach", "error", "127.0.0.1:1", "start the server", "Dramatiq's broker")
+    doctor.env["SWITCHBOARD_BROKER_URL"] = "http://example.com"
+    doctor.find("reach", "error", "expected redis://", "", "Dramatiq's broker")
+    doctor.env["SWITCHBOARD_BROKER_URL"] = own_valkey.url
+    with redis.Redis.from_url(own_valkey.url) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    doctor.find("noeviction", "warning", "allkeys-lru", "noeviction", "Dramatiq's broker")
+    del doctor.env["SWITCHBOARD_BROKER_URL"]
+    doctor.find("transport", "warning", "not set", "unless a module of yours")
