@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
 
@@ -57,8 +58,19 @@ def tidy_events() -> None:
     sentry_sdk.get_global_scope().add_event_processor(_Tidy())
 
 
-def work_tags(work: Batch | Todo) -> dict[str, str]:
-    """The tags of what happens while this is stored or handled."""
+def work_scope(work: Batch | Todo) -> AbstractContextManager[object] | None:
+    """A scope, not yet entered, that tags what happens while this is stored or handled; None without Sentry."""
+    return _tagged(_work_tags(work)) if sentry_sdk.is_initialized() else None
+
+
+@contextmanager
+def _tagged(tags: dict[str, str]) -> Iterator[None]:
+    with sentry_sdk.isolation_scope() as scope:
+        scope.set_tags(tags)
+        yield
+
+
+def _work_tags(work: Batch | Todo) -> dict[str, str]:
     if isinstance(work, Batch):
         return {"switchboard.adapter": work.route.adapter, "switchboard.queue": work.route.queue}
     return {

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,7 +15,6 @@ import redis
 
 from ..config import required
 from ..errors import ConfigError
-from ..sentry import set_up_sentry
 from .adapter_queues import AdapterQueues
 from .ready import RedisBroker
 
@@ -23,8 +23,11 @@ def broker_in_force() -> AdapterQueues:
     """The broker for Switchboard's actors; raises ``ConfigError`` that says what to change where there is none."""
     broker = dramatiq.broker.global_broker
     if broker is None:
-        # Before the broker is made, as Sentry's middleware is put on those that are made later.
-        set_up_sentry()
+        if os.environ.get("SENTRY_DSN", "").strip():
+            # Before the broker is made, as Sentry's middleware is put on those that are made later.
+            from ..sentry import set_up_sentry
+
+            set_up_sentry()
         broker = _from_environment()
         dramatiq.set_broker(broker)
     if not isinstance(broker, AdapterQueues):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import dramatiq
-import sentry_sdk
 from dramatiq.broker import MessageProxy
 from dramatiq.worker import Worker
 
 from ..claimed import Todo
 from ..model import Batch
-from ..sentry import tidy_events, work_tags
 
 
 class SentryContext(dramatiq.Middleware):
@@ -23,25 +22,31 @@ class SentryContext(dramatiq.Middleware):
     """
 
     def __init__(self) -> None:
-        self._scopes: dict[str, AbstractContextManager[sentry_sdk.Scope]] = {}
+        self._scope_of: Callable[[Batch | Todo], AbstractContextManager[object] | None] | None = None
+        self._scopes: dict[str, AbstractContextManager[object]] = {}
 
     def before_worker_boot(self, broker: dramatiq.Broker, worker: Worker) -> None:
+        # Not at the top: importing sentry_sdk opens a socket, and a process that only makes todos has no need of it.
+        from ..sentry import tidy_events, work_scope
+
         tidy_events()
+        self._scope_of = work_scope
 
     def before_process_message(self, broker: dramatiq.Broker, message: MessageProxy) -> None:
         work = message.args[0] if message.args else None
-        if not isinstance(work, (Batch, Todo)) or not sentry_sdk.is_initialized():
+        if self._scope_of is None or not isinstance(work, (Batch, Todo)):
             return
-        manager = sentry_sdk.isolation_scope()
-        manager.__enter__().set_tags(work_tags(work))
-        self._scopes[message.message_id] = manager
+        scope = self._scope_of(work)
+        if scope is not None:
+            scope.__enter__()
+            self._scopes[message.message_id] = scope
 
     def after_process_message(
         self, broker: dramatiq.Broker, message: MessageProxy, *, result: Any = None,
         exception: BaseException | None = None,
     ) -> None:  # fmt: skip
-        manager = self._scopes.pop(message.message_id, None) if self._scopes else None
-        if manager is not None:
-            manager.__exit__(None, None, None)
+        scope = self._scopes.pop(message.message_id, None) if self._scopes else None
+        if scope is not None:
+            scope.__exit__(None, None, None)
 
     after_skip_message = after_process_message

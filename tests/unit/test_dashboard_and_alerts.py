@@ -62,7 +62,7 @@ def check(query: str) -> set[str]:
     for grouped in re.findall(r"\b(?:by|on|without|ignoring) \(([^)]*)\)", query):
         names = {name.strip() for name in grouped.split(",") if name.strip()}
         assert names <= labels, f"{names} in {query}"
-    return {selector.name for selector in selectors}
+    return {str(selector.name) for selector in selectors}
 
 
 def targets() -> Iterator[tuple[str, str]]:

@@ -173,6 +173,24 @@ def test_nothing_but_the_demo_imports_the_embedded_servers() -> None:
             assert not there.startswith("switchboard.embedded"), module
 
 
+def foreign(module: str) -> Iterator[str]:
+    """The packages of others that the module imports."""
+    for node in ast.walk(modules()[module]):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield (node.module or "").split(".")[0]
+
+
+def test_one_room_knows_opentelemetry_and_one_sentry() -> None:
+    known = {package: {module for module in modules() if package in foreign(module)} for package in
+             ("opentelemetry", "sentry_sdk")}  # fmt: skip
+    assert known == {
+        "opentelemetry": {"switchboard.tracing"},
+        "sentry_sdk": {"switchboard.sentry"},
+    }
+
+
 def docstrings(tree: ast.Module) -> set[int]:
     found = set()
     for node in ast.walk(tree):
