@@ -12,8 +12,9 @@ from .errors import BrokerUnavailable, LedgerError
 from .ledger import (
     Ledger,
     Requeued,
-    cleanup_holder,
+    cleanup_holders,
     database_time,
+    forget_consumers,
     inspect_pending_index,
     list_upkeep,
     note_upkeep,
@@ -72,6 +73,7 @@ def reap(ledger: Ledger, adapters: Iterable[PullAdapter]) -> Reaped | None:
         reaped = Reaped(requeued.pending, requeued.failed)
         for adapter in adapters:
             reaped = _free_dead(adapter, reaped)
+        forget_consumers(guard.connection)
         reaped = replace(reaped, rebuilt=int(_look_after_index(ledger)))
         note_upkeep(guard.connection, "reap", began_at, asdict(reaped))
     return reaped
@@ -108,17 +110,20 @@ def _look_after_index(ledger: Ledger) -> bool:
     with ledger.transaction(doing="reap") as transaction:
         connection = transaction.connection
         index = inspect_pending_index(connection)
-        holder = cleanup_holder(connection)
+        holders = cleanup_holders(connection)
         rebuilt = [row.last_succeeded_at for row in list_upkeep(connection) if row.job == _REBUILD_JOB]
         now = database_time(connection)
-    if holder is not None:
+    for holder in holders[:1]:
         logger.warning(
-            "%s has been open for %d minutes: until it ends, %d dead rows of todos stay, and claims slow down",
-            holder.name,
-            holder.held_seconds // 60,
+            "a transaction of %s (pid %s, %s) has been open for %d minutes: until it ends, dead rows of todos stay, "
+            "%d by now, and claims slow down",
+            holder.who,
+            holder.pid,
+            holder.state,
+            holder.age_seconds // 60,
             index.dead_rows,
         )
-    if not index.bloated or holder is not None or any(now - at < REBUILD_INTERVAL for at in rebuilt):
+    if not index.bloated or holders or any(now - at < REBUILD_INTERVAL for at in rebuilt):
         return False
     try:
         rebuild_pending_index(ledger)

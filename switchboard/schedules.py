@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from itertools import pairwise
 from typing import Annotated
 
+import pendulum
 from periodiq import CronSpec, cron
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 #: The lowest and highest value of each field: minute, hour, day of month, month, day of week.
 _BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
+
+#: Dates of periodiq's that are looked at for the longest time between two runs.
+_DATES = 1_000
 
 #: Days of the longest month of that number.
 _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
@@ -37,6 +43,19 @@ def schedule(expression: str) -> CronSpec:
     if by_date_alone and all(spec.dom[0] > _MONTH_DAYS[month - 1] for month in spec.month):
         raise ValueError(f"{expression!r} never fires: no year has that date")
     return spec
+
+
+def longest_silence(expression: str) -> timedelta:
+    """How long a job with that schedule may be silent: twice the longest time between its next runs, and a bit."""
+    spec = schedule(expression)
+    date = pendulum.now()
+    runs = []
+    for _ in range(_DATES):
+        date = spec.next_valid_date(date)
+        if spec.validate(date):
+            runs.append(date)
+    longest = max((later - sooner for sooner, later in pairwise(runs)), default=timedelta(days=366))
+    return 2 * timedelta(seconds=longest.total_seconds()) + timedelta(minutes=5)
 
 
 def _not_cron(expression: str) -> ValueError:

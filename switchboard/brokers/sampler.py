@@ -22,7 +22,7 @@ from ..ledger import (
     count_todos,
     count_unresolved_dead_letters,
     list_adapter_activity,
-    list_upkeep_successes,
+    list_upkeep,
 )
 from ..model import TodoState
 from ..pull import PullAdapter
@@ -263,9 +263,8 @@ def _ask_dead_letters(connection: Connection) -> list[Sample]:
 
 def _ask_upkeep(connection: Connection) -> list[Sample]:
     samples = []
-    for job, succeeded_at, took in list_upkeep_successes(connection):
-        labels = {"upkeep": job}
+    for row in list_upkeep(connection):
+        labels, succeeded_at = {"upkeep": row.job}, row.last_succeeded_at.timestamp()
         samples.append(Sample("switchboard_upkeep_last_success_timestamp_seconds", labels, succeeded_at))
-        if took is not None:
-            samples.append(Sample("switchboard_upkeep_last_duration_seconds", labels, took))
+        samples.append(Sample("switchboard_upkeep_last_duration_seconds", labels, row.last_duration_seconds))
     return samples

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..doctor.upkeep import OVERDUE
+from ..config import load_upkeep
+from ..doctor.upkeep import Job, jobs
 from ..errors import LedgerError
 from ..ledger import Connection, Ledger, count_todos, list_adapters, list_consumers
-from ..ledger.inspection import upkeep_age
 from ..ledger.rates import done_per_second, stored_per_second
 from ..pull import PullAdapter
 from .adapters import COLUMNS, adapter_rows
@@ -87,7 +87,7 @@ def _look(ledger: Ledger, sources: Sequence[PullAdapter]) -> Page:
                 for row in rows
             ],
             "todos": _todos(connection),
-            "upkeep": [_upkeep(connection, job, longest) for job, longest in OVERDUE.items()],
+            "upkeep": [_upkeep(job) for job in jobs(connection, load_upkeep())],
         }
 
 
@@ -117,10 +117,9 @@ def _todos(connection: Connection) -> list[dict[str, object]]:
     return [queues[name] for name in sorted(queues)]
 
 
-def _upkeep(connection: Connection, job: str, longest: timedelta) -> dict[str, object]:
-    done, migrated = upkeep_age(connection, job)
-    overdue = (migrated if done is None else done) > longest.total_seconds()
-    return {"job": job, "last_success_seconds": None if done is None else round(done), "overdue": overdue}
+def _upkeep(job: Job) -> dict[str, object]:
+    ago = job.seconds_ago
+    return {"job": job.name, "last_success_seconds": None if ago is None else round(ago), "overdue": job.overdue}
 
 
 # On paper and in the terminal

@@ -10,7 +10,7 @@ from functools import partial
 
 from ..errors import LedgerError
 from ..finding import Finding
-from ..ledger import Connection, Ledger
+from ..ledger import Connection, Ledger, cleanup_holders
 from ..ledger import inspection as ask
 from ..pull import PullAdapter
 from ..pull.redis_inspection import clock_finding, is_loopback
@@ -188,7 +188,7 @@ def check_cleaning_up(connection: Connection, longest: timedelta = LONGEST_TRANS
             "dead_rows", SUBJECT, "warning", f"table {table} has {dead} dead rows beside {live} live ones",
             f"end what keeps them (see oldest_transaction), then VACUUM {table}; see that autovacuum keeps up",
         )  # fmt: skip
-    for holder in ask.holders(connection, longest)[:1]:
+    for holder in cleanup_holders(connection, older=longest)[:1]:
         end = (
             f"end it, if it has been forgotten: ROLLBACK PREPARED '{holder.who}'"
             if holder.pid is None

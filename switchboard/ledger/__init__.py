@@ -47,17 +47,17 @@ from .events import event_traces, get_event, insert_event, remember_message
 from .exclusive import ExclusiveLock
 from .humans import Belongings, HumanRow, add_human, belongings, find_human, get_human, list_humans, remove_human
 from .intake import Keyed, insert_batch
-from .measures import count_todos, count_unresolved_dead_letters, list_adapter_activity, list_upkeep_successes
+from .measures import count_todos, count_unresolved_dead_letters, list_adapter_activity
 from .migrator import migrate
 from .notify import CHANNEL, ask, heard, listen
 from .pending_acks import forget_acks, note_pending_acks, ready_acks
-from .pending_index import Holder, PendingIndex, cleanup_holder, inspect_pending_index, rebuild_pending_index
+from .pending_index import Holder, PendingIndex, cleanup_holders, inspect_pending_index, rebuild_pending_index
 from .pool import Ledger, PoolUse, Transaction, current_transaction, transaction
 from .retention import Pruned, prune
 from .sessions import SessionRow, authenticate_session, begin_session, end_session
 from .settings import SETTINGS, Setting, get_setting, list_settings, set_setting
 from .todos import create_todo, database_time, get_todo, list_todos
-from .upkeep import UpkeepRow, list_upkeep, note_upkeep, take_upkeep
+from .upkeep import UpkeepRow, list_upkeep, migrated_seconds_ago, note_upkeep, take_upkeep
 from .wire import RawJson
 
 __all__ = [
@@ -100,7 +100,7 @@ __all__ = [
     "claim_rows",
     "claim_todo",
     "claim_todos",
-    "cleanup_holder",
+    "cleanup_holders",
     "complete_todo",
     "complete_todos",
     "count_expired",
@@ -140,9 +140,9 @@ __all__ = [
     "list_settings",
     "list_todos",
     "list_upkeep",
-    "list_upkeep_successes",
     "listen",
     "migrate",
+    "migrated_seconds_ago",
     "note_pending_acks",
     "note_poll",
     "note_upkeep",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import psycopg
 from psycopg import sql
@@ -78,24 +78,6 @@ WHERE schemaname = current_schema() AND relname = ANY(%s) AND n_dead_tup >= %s A
 ORDER BY n_dead_tup DESC
 """)
 
-# Only one that has a snapshot, or has written, keeps dead rows from being removed.
-_HOLDERS = sql.SQL("""
-SELECT pid, coalesce(nullif(application_name, ''), usename::text, '?') AS who, state,
-       extract(epoch FROM clock_timestamp() - xact_start)::float AS age_seconds
-FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start < clock_timestamp() - %(older)s
-  AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
-UNION ALL
-SELECT NULL, gid, 'prepared', extract(epoch FROM clock_timestamp() - prepared)::float
-FROM pg_prepared_xacts WHERE database = current_database() AND prepared < clock_timestamp() - %(older)s
-ORDER BY age_seconds DESC
-""")
-
-_UPKEEP = sql.SQL("""
-SELECT extract(epoch FROM clock_timestamp() - last_succeeded_at)::float FROM upkeep WHERE job = %s
-""")
-_MIGRATED = sql.SQL("SELECT extract(epoch FROM clock_timestamp() - min(applied_at))::float FROM schema_migrations")
-
 _UNRESOLVED = sql.SQL("""
 SELECT adapter, count(*), extract(epoch FROM clock_timestamp() - min(received_at))::float
 FROM dead_letters WHERE resolved_at IS NULL GROUP BY adapter ORDER BY adapter
@@ -126,16 +108,6 @@ class Server:
     is_utc: bool
     role: str
     superuser: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A transaction that keeps dead rows from being removed; one that is prepared has no pid."""
-
-    pid: int | None
-    who: str
-    state: str | None
-    age_seconds: float
 
 
 def server(connection: Connection) -> Server:
@@ -189,20 +161,6 @@ def dead_rows(connection: Connection, at_least: int) -> list[tuple[str, int, int
         return [(row[0], row[1], row[2]) for row in connection.execute(_DEAD_ROWS, (TextArray.of(_RIGHTS), at_least))]
 
 
-def holders(connection: Connection, older: timedelta) -> list[Holder]:
-    """The transactions older than that which keep dead rows from being removed, the oldest first."""
-    with within(connection, None, "transactions"), connection.cursor(row_factory=class_row(Holder)) as cursor:
-        return cursor.execute(_HOLDERS, {"older": older}).fetchall()
-
-
-def upkeep_age(connection: Connection, job: str) -> tuple[float | None, float]:
-    """Seconds since that job last did its work (None: never), and since the database was first migrated."""
-    with within(connection, None, "upkeep"):
-        done = connection.execute(_UPKEEP, (job,)).fetchone()
-        migrated = connection.execute(_MIGRATED).fetchone()
-    return (done[0] if done else None), float((migrated or [0.0])[0] or 0.0)
-
-
 def unresolved_dead_letters(connection: Connection) -> list[tuple[str, int, float]]:
     """Each adapter with dead letters that nobody has replayed or discarded: how many, and the oldest one's seconds."""
     with within(connection, None, "dead letters"):
@@ -238,7 +196,7 @@ def keeps_sessions(ledger: Ledger) -> bool:
 def hears_notifications(ledger: Ledger, timeout_seconds: float = 2.0) -> bool:
     """Whether what is announced at the ledger's address is heard at the one that is listened at."""
     token = f"{time.time_ns()}"
-    with contextlib.closing(ledger.connect(listening=True)) as ear, contextlib.closing(ledger.connect()) as mouth:
+    with contextlib.closing(ledger.connect(direct=True)) as ear, contextlib.closing(ledger.connect()) as mouth:
         try:
             ear.execute(_LISTEN)
             mouth.execute(_NOTIFY, (_CHANNEL, token))

@@ -45,11 +45,6 @@ FROM adapters LEFT JOIN consumers ON adapter = name
 GROUP BY name
 """)
 
-_UPKEEP = sql.SQL("""
-SELECT job, extract(epoch FROM last_succeeded_at)::float8, last_duration_seconds
-FROM upkeep WHERE last_succeeded_at IS NOT NULL
-""")
-
 
 @dataclass(frozen=True, slots=True)
 class TodoCount:
@@ -98,11 +93,3 @@ def list_adapter_activity(
         connection.cursor(row_factory=class_row(AdapterActivity)) as cursor,
     ):
         return cursor.execute(_ADAPTERS, (seen_within,)).fetchall()
-
-
-def list_upkeep_successes(
-    connection: Connection, *, timeout: timedelta | None = None
-) -> list[tuple[str, float, float | None]]:
-    """Job, Unix second of its last success and seconds it took, of each that ever succeeded."""
-    with within(connection, timeout, "list upkeep"):
-        return connection.execute(_UPKEEP).fetchall()

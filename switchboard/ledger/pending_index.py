@@ -37,23 +37,17 @@ SELECT coalesce(n_dead_tup, 0) AS dead_rows, pg_relation_size('idx_todos_pending
 FROM pg_stat_user_tables WHERE relid = 'todos'::regclass
 """)
 
-# A transaction that has written holds cleaning up by its own number, one that reads by its snapshot's.
-_HOLDER = sql.SQL("""
-SELECT name, held_seconds FROM (
-    SELECT format('the transaction of process %%s (%%s, user %%s, %%s)', pid,
-                  coalesce(nullif(application_name, ''), 'unnamed'), usename, state) AS name,
-           extract(epoch FROM clock_timestamp() - xact_start) AS held_seconds,
-           greatest(age(backend_xmin), age(backend_xid)) AS transactions
-    FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
-      AND xact_start IS NOT NULL AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
-    UNION ALL
-    SELECT format('the prepared transaction %%s (user %%s)', gid, owner),
-           extract(epoch FROM clock_timestamp() - prepared), age(transaction)
-    FROM pg_prepared_xacts WHERE database = current_database()
-) AS holding
-WHERE held_seconds >= %(seconds)s
-ORDER BY transactions DESC LIMIT 1
+# Only one that has a snapshot, or has written, keeps dead rows from being cleaned up.
+_HOLDERS = sql.SQL("""
+SELECT pid, coalesce(nullif(application_name, ''), usename::text, '?') AS who, state,
+       extract(epoch FROM clock_timestamp() - xact_start)::float8 AS age_seconds
+FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+  AND xact_start <= clock_timestamp() - %(older)s AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+UNION ALL
+SELECT NULL, gid, 'prepared', extract(epoch FROM clock_timestamp() - prepared)::float8
+FROM pg_prepared_xacts WHERE database = current_database() AND prepared <= clock_timestamp() - %(older)s
+ORDER BY age_seconds DESC
 """)
 
 _PATIENCE = sql.SQL("SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false)")
@@ -83,10 +77,12 @@ class PendingIndex:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who keeps dead rows from being cleaned up: a sentence's beginning, and for how long already."""
+    """A transaction that keeps dead rows from being cleaned up; one that is prepared has no pid."""
 
-    name: str
-    held_seconds: float
+    pid: int | None
+    who: str
+    state: str | None
+    age_seconds: float
 
 
 def inspect_pending_index(connection: Connection, *, timeout: timedelta | None = None) -> PendingIndex:
@@ -100,18 +96,18 @@ def inspect_pending_index(connection: Connection, *, timeout: timedelta | None =
         )
 
 
-def cleanup_holder(
-    connection: Connection, *, longer_than: timedelta = HELD_TOO_LONG, timeout: timedelta | None = None
-) -> Holder | None:
-    """The oldest transaction that has kept dead rows from being cleaned up for so long, if any.
+def cleanup_holders(
+    connection: Connection, *, older: timedelta = HELD_TOO_LONG, timeout: timedelta | None = None
+) -> list[Holder]:
+    """The transactions older than that which keep dead rows from being cleaned up, the oldest first.
 
     Those of other users are seen only with the rights of ``pg_read_all_stats``.
     """
     with (
-        within(connection, timeout, "look for the oldest transaction"),
+        within(connection, timeout, "look for old transactions"),
         connection.cursor(row_factory=class_row(Holder)) as cursor,
     ):
-        return cursor.execute(_HOLDER, {"seconds": longer_than.total_seconds()}).fetchone()
+        return cursor.execute(_HOLDERS, {"older": older}).fetchall()
 
 
 def rebuild_pending_index(ledger: Ledger) -> None:

@@ -22,17 +22,24 @@ ON CONFLICT (job) DO UPDATE SET last_succeeded_at = excluded.last_succeeded_at,
     last_duration_seconds = excluded.last_duration_seconds, counts = excluded.counts
 """)
 
-_LIST = sql.SQL("SELECT job, last_succeeded_at, last_duration_seconds, counts FROM upkeep ORDER BY job")
+_LIST = sql.SQL("""
+SELECT job, last_succeeded_at, last_duration_seconds, counts,
+       extract(epoch FROM clock_timestamp() - last_succeeded_at)::float8 AS seconds_ago
+FROM upkeep ORDER BY job
+""")
+
+_MIGRATED = sql.SQL("SELECT extract(epoch FROM clock_timestamp() - min(applied_at))::float8 FROM schema_migrations")
 
 
 @dataclass(frozen=True, slots=True)
 class UpkeepRow:
-    """A job's last success, as its row is."""
+    """A job's last success, as its row is, and how long ago that was by the database's clock."""
 
     job: str
     last_succeeded_at: datetime
     last_duration_seconds: float
     counts: dict[str, int]
+    seconds_ago: float
 
 
 def take_upkeep(connection: Connection, job: str, *, timeout: timedelta | None = None) -> bool:
@@ -60,3 +67,10 @@ def list_upkeep(connection: Connection, *, timeout: timedelta | None = None) -> 
     """Every job that ever did its work, by name."""
     with within(connection, timeout, "list upkeep"), connection.cursor(row_factory=class_row(UpkeepRow)) as cursor:
         return cursor.execute(_LIST).fetchall()
+
+
+def migrated_seconds_ago(connection: Connection, *, timeout: timedelta | None = None) -> float:
+    """How long ago the database was first migrated: before that no job could have been done."""
+    with within(connection, timeout, "look at the migrations"):
+        row = connection.execute(_MIGRATED).fetchone()
+    return float(row[0]) if row and row[0] is not None else 0.0

@@ -15,8 +15,9 @@ from waiting import eventually
 
 from switchboard.errors import LedgerUnavailable
 from switchboard.ledger import (
+    Holder,
     Ledger,
-    cleanup_holder,
+    cleanup_holders,
     complete_todo,
     count_expired,
     inspect_pending_index,
@@ -308,21 +309,19 @@ def test_whoever_keeps_dead_rows_from_being_cleaned_up_is_named(
     ledger: Ledger, database: "psycopg.Connection", database_url: str
 ) -> None:
     with ledger.transaction() as tx:
-        assert cleanup_holder(tx.connection, longer_than=timedelta(0)) is None
+        assert cleanup_holders(tx.connection, older=timedelta(0)) == []
     with psycopg.connect(database_url, application_name="monthly report") as reader:
         reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         reader.execute("SELECT count(*) FROM todos")
 
-        def named() -> str:
+        def holders() -> list[Holder]:
             with ledger.transaction() as tx:
-                holder = cleanup_holder(tx.connection, longer_than=timedelta(milliseconds=1))
-            return holder.name if holder else ""
+                return cleanup_holders(tx.connection, older=timedelta(milliseconds=1))
 
-        name = eventually(named)
-        assert str(reader.info.backend_pid) in name
-        assert "monthly report" in name
+        (holder,) = eventually(holders)
+        assert (holder.pid, holder.who) == (reader.info.backend_pid, "monthly report")
         with ledger.transaction() as tx:
-            assert cleanup_holder(tx.connection, longer_than=timedelta(minutes=5)) is None
+            assert cleanup_holders(tx.connection, older=timedelta(minutes=5)) == []
 
 
 def test_dead_rows_are_counted(ledger: Ledger, database: "psycopg.Connection") -> None:
