@@ -204,7 +204,18 @@ def with_password(url: str) -> str:
 
 def test_the_command_line_names_every_command(nowhere: Cli) -> None:
     help_text = nowhere.ok("--help").text
-    for command in ("migrate", "adapters", "todos", "dead-letters", "publish", "prune", "demo"):
+    for command in (
+        "migrate",
+        "adapters",
+        "todos",
+        "dead-letters",
+        "publish",
+        "prune",
+        "demo",
+        "doctor",
+        "top",
+        "health",
+    ):
         assert re.search(rf"^  {command} ", help_text, re.MULTILINE)
 
 
@@ -225,6 +236,12 @@ def test_the_command_line_names_every_command(nowhere: Cli) -> None:
         ["dead-letters", "show"],
         ["publish"],
         ["prune"],
+        ["doctor"],
+        ["top"],
+        ["health"],
+        ["health", "live"],
+        ["health", "ready"],
+        ["health", "upkeep"],
     ],
     ids=" ".join,
 )
