@@ -34,11 +34,11 @@ def adapters() -> None:
 @adapters.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """List the adapters, by name: what waits, who reads, and when the source last answered.
+    """List the adapters: what waits, who reads, and the last poll.
 
-    An adapter is listed from the first start of a worker that has it. Its lag, what nobody has read, and what is
-    pending, read and not acknowledged, are asked of the broker that the configuration names here: "?" where it does
-    not answer within seconds, or does not know. Consumers are the running worker processes that read it.
+    By name. An adapter is listed from the first start of a worker that has it. Its lag, what nobody has read, and
+    what is pending, read and not acknowledged, are asked of the broker that the configuration names here: "?" where
+    it does not answer within seconds, or does not know. Consumers are the running worker processes that read it.
 
     \b
     Examples:

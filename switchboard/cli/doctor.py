@@ -17,11 +17,11 @@ _SIGNS = {"ok": ("✓", "ok", "green"), "warning": ("!", "warning", "yellow"), "
 @click.command()
 @json_option
 def doctor(as_json: bool) -> None:
-    """Look at everything the configuration names, and say what is wrong and what to do.
+    """Look at everything, and say what is wrong and what to do.
 
-    PostgreSQL, its schema and the role's rights, the source of each adapter and its user's rights, Dramatiq's
-    broker, upkeep, who reads what. Nothing is changed. Exit status 1 where anything is an error; warnings alone
-    are 0.
+    Everything that the configuration names: PostgreSQL, its schema and the role's rights, the source of each
+    adapter and its user's rights, Dramatiq's broker, upkeep, who reads what. Nothing is changed. Exit status 1
+    where anything is an error; warnings alone are 0.
 
     \b
     Examples:

@@ -23,10 +23,10 @@ within_option = click.option(
 
 @click.group()
 def health() -> None:
-    """Say whether this host's workers live, are ready, and upkeep is done: exit status 0 yes, 1 no.
+    """Say whether workers live, are ready, and upkeep is done.
 
-    live and ready read what each worker process of this host writes about itself, in SWITCHBOARD_STATE_DIR, every
-    second: no server is asked, and the answer takes a moment. upkeep asks the ledger.
+    Exit status 0 is yes, 1 no. live and ready read what each worker process of this host writes about itself, in
+    SWITCHBOARD_STATE_DIR, every second: no server is asked, and the answer takes a moment. upkeep asks the ledger.
 
     \b
     Examples:
@@ -39,13 +39,13 @@ def health() -> None:
 @within_option
 @json_option
 def live(within: float, as_json: bool) -> None:
-    """Say whether every worker process shows signs of life, and every consumer in it comes round.
+    """Say whether every worker process of this host shows signs of life.
 
-    Where it is not so a restart helps. An outage of PostgreSQL or of a broker does not change it: the worker waits
-    for them by itself.
+    Each consumer of it has to come round, too. Where it is not so a restart helps. An outage of PostgreSQL or of a
+    broker does not change it: the worker waits for them by itself.
 
     \b
-    Example:
+    Examples:
       switchboard health live
     """
     _answer("live", judge_live, within, as_json)
@@ -55,12 +55,13 @@ def live(within: float, as_json: bool) -> None:
 @within_option
 @json_option
 def ready(within: float, as_json: bool) -> None:
-    """Say whether the workers live, the ledger answers them, and each consumer is answered by what it reads.
+    """Say whether the workers live, and their servers answer them.
 
-    A worker whose hands are full is ready; an adapter that is disabled does not count.
+    The ledger, and the source of each adapter. A worker whose hands are full is ready; an adapter that is disabled
+    does not count.
 
     \b
-    Example:
+    Examples:
       switchboard health ready --within 30
     """
     _answer("ready", judge_ready, within, as_json)
@@ -69,10 +70,12 @@ def ready(within: float, as_json: bool) -> None:
 @health.command()
 @json_option
 def upkeep(as_json: bool) -> None:
-    """Say whether upkeep is done in time: the scheduler sends it, and a worker does it.
+    """Say whether upkeep is done in time.
+
+    The scheduler sends it, and a worker does it.
 
     \b
-    Example:
+    Examples:
       switchboard health upkeep
     """
     # The ledger's client takes longer to import than all of the commands above.

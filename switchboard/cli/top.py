@@ -45,10 +45,10 @@ Page = dict[str, object]
 @click.option("--once", is_flag=True, help="Print one page and end; so it is where there is no terminal.")
 @json_option
 def top(interval: float, once: bool, as_json: bool) -> None:
-    """Watch adapters, todos and upkeep: q ends it.
+    """Watch adapters, todos and upkeep.
 
-    Rates are those of the last ten seconds. What is not known, as a broker does not answer, is "?". With --json one
-    page is written, as an array of one object with the keys at, adapters, todos and upkeep.
+    q ends it. Rates are those of the last ten seconds. What is not known, as a broker does not answer, is "?". With
+    --json one page is written, as an array of one object with the keys at, adapters, todos and upkeep.
 
     \b
     Examples:

@@ -203,7 +203,23 @@ def with_password(url: str) -> str:
 
 def test_the_command_line_names_every_command(nowhere: Cli) -> None:
     help_text = nowhere.ok("--help").text
-    for command in ("migrate", "adapters", "todos", "dead-letters", "publish", "prune", "settings", "demo"):
+    for command in (
+        "migrate",
+        "adapters",
+        "todos",
+        "dead-letters",
+        "publish",
+        "prune",
+        "settings",
+        "serve",
+        "humans",
+        "agents",
+        "endpoints",
+        "demo",
+        "doctor",
+        "top",
+        "health",
+    ):
         assert re.search(rf"^  {command} ", help_text, re.MULTILINE)
 
 
@@ -228,6 +244,12 @@ def test_the_command_line_names_every_command(nowhere: Cli) -> None:
         ["settings", "list"],
         ["settings", "get"],
         ["settings", "set"],
+        ["doctor"],
+        ["top"],
+        ["health"],
+        ["health", "live"],
+        ["health", "ready"],
+        ["health", "upkeep"],
     ],
     ids=" ".join,
 )
