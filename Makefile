@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
+# Tests that run at the same time, each run with servers of its own: most of them wait for something.
+AT_ONCE ?= 4
+
 .PHONY: demo test lint wheel bench soak soak-upkeep forty-kills clean help
 
 help:
@@ -25,7 +28,7 @@ demo: $(VENV)/.installed
 	$(BIN)/switchboard demo
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest tests --ignore tests/concurrency
+	$(BIN)/python -m pytest tests --ignore tests/concurrency --numprocesses $(AT_ONCE) --dist worksteal
 	$(BIN)/python -X dev -m pytest tests/concurrency
 
 lint: $(VENV)/.installed
