@@ -10,7 +10,7 @@ from .database import ledger_connection
 from .options import nearest
 from .output import json_option, redacted, write_table
 
-_COLUMNS = ("name", "type", "queue", "enabled", "key_prefix")
+_COLUMNS = ("name", "type", "queue", "enabled", "trust", "key_prefix")
 
 
 @click.group()
@@ -92,7 +92,17 @@ def _set_one(connection: Connection, name: str, enabled: bool) -> AdapterRow:
 
 def _show(found: list[AdapterRow], as_json: bool) -> None:
     rows = [_row(adapter) for adapter in found]
+    if not as_json:
+        rows = [row | {"trust": _trust(adapter)} for row, adapter in zip(rows, found, strict=True)]
     write_table(rows, _COLUMNS, nothing="no adapters", as_json=as_json)
+
+
+def _trust(adapter: AdapterRow) -> str:
+    """How it knows its senders, for people: what is open, or off, must not be overlooked."""
+    if adapter.trust_mode == "open":
+        return "OPEN: nobody is verified"
+    off = adapter.config.get("off")
+    return f"OFF: {off}" if off else adapter.trust_mode
 
 
 def _row(adapter: AdapterRow) -> dict[str, object]:

@@ -335,7 +335,10 @@ class Unspeakable(Exception):
 ERRORS: dict[str, tuple[BaseException | str, str]] = {
     "NUL": ("a\x00b", "a\ufffdb"),
     "surrogate": (ValueError("a\ud800b"), "ValueError: a\ufffdb"),
-    "password": (OSError("amqp://joe:hunter2@host/x password=hunter2"), "OSError: amqp://joe:«redacted»@host/x password=«redacted»"),
+    "password": (
+        OSError("amqp://joe:hunter2@host/x password=hunter2"),
+        "OSError: amqp://joe:«redacted»@host/x password=«redacted»",
+    ),
     "unspeakable": (Unspeakable(), "Unspeakable"),
     "long": ("x" * 100_000, "x" * 1_999 + "…"),
 }

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from switchboard.brokers.settlement import Settlement
 from switchboard.errors import AckFailed, BrokerUnavailable
 from switchboard.model import Batch, Delivery, Route
-from switchboard.pull import PullOptions, Lag, Outgoing, PullAdapter
+from switchboard.pull import Lag, Outgoing, PullAdapter, PullOptions
 
 ROUTE = Route(adapter="a", queue="q", key_prefix="redis:s")
 
