@@ -12,10 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from ..errors import LedgerError, LedgerUnavailable, SignatureInvalid
+from ..errors import Conflict, LedgerError, LedgerUnavailable, NotFound, SignatureInvalid
 from ..push import PushAdapter, Request
 from ..redact import safe_text
-from .group_commit import AdapterDisabled
 from .limits import come_again
 from .sealed import sealed, source_ip
 from .service import Service
@@ -59,7 +58,7 @@ def webhooks(service: Service) -> Callable[[HttpRequest], Awaitable[Response]]:
                 return PlainTextResponse(answer)
             try:
                 kept = await line.into.store(delivery)
-            except AdapterDisabled:
+            except (Conflict, NotFound):
                 raise _refused(adapter, come_again("the adapter is disabled"), "the adapter is disabled", ip) from None
             except LedgerUnavailable as error:
                 service.outage.failed(error)
