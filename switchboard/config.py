@@ -229,14 +229,18 @@ def _expand(key: str, value: object, where: str, *, may_be_unset: bool) -> objec
 def _refuse_literal_secret(key: str, value: str, where: str) -> None:
     literal = _REFERENCE.sub("", value)
     if _LITERAL_PASSWORD.search(literal) or (_SECRET_KEY.search(key) and literal):
-        raise ConfigError(f"{where} is a literal password: put it in the environment and write ${{NAME}} here")
+        raise ConfigError(f"{_opening(where)}: a literal password; put it in the environment and write ${{NAME}} here")
 
 
 def _problem(item: Mapping[str, Any], where: str) -> str:
     key = ".".join([where, *(str(part) for part in item["loc"])])
     message = "is missing" if item["type"] == "missing" else str(item["msg"]).removeprefix("Value error, ")
-    # Not "secret: …": what is shown of an error is redacted, and would be masked there.
-    return f"{key} is wrong: {message}" if _SECRET_KEY.search(key) else f"{key}: {message}"
+    return f"{_opening(key)}: {message}"
+
+
+def _opening(key: str) -> str:
+    # Not "secret: …": what is shown of an error is redacted, and its next word would be masked.
+    return f"{key} is wrong" if _SECRET_KEY.search(key.rpartition(".")[2]) else key
 
 
 def _known_keys(table: Mapping[str, object], known: Iterable[str], where: str) -> None:

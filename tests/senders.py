@@ -31,7 +31,8 @@ class Sent:
     proof: tuple[str, ...] = field(default=())
 
     def adapter(self, **others: Any) -> PushAdapter:
-        return SENDERS[self.type]("line", queue="q", **{**self.options, **others})
+        make: Callable[..., PushAdapter] = SENDERS[self.type]
+        return make("line", queue="q", **{**self.options, **others})
 
     def request(self, **others: Any) -> Request:
         raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in self.headers.items()]

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+import psutil
 import psycopg
 from senders import Sent
 from waiting import eventually
@@ -90,6 +91,11 @@ class Served:
 
     def send(self, adapter: str, sent: Sent) -> httpx.Response:
         return self.post(f"/webhooks/{adapter}", sent.body, dict(sent.headers))
+
+    def established(self) -> int:
+        """How many connections its senders have with it."""
+        connections = psutil.Process(self.process.pid).net_connections("tcp")
+        return sum(one.status == psutil.CONN_ESTABLISHED and one.laddr.port == self.port for one in connections)
 
     def kill(self) -> None:
         self.client.close()

@@ -16,8 +16,8 @@ from .output import Row, json_option, redacted, write_table
 from .sources import ask_lags, readable_adapters
 
 #: What a listing shows, and what a change does.
-COLUMNS = ("name", "type", "queue", "enabled", "lag", "pending", "consumers", "last_poll", "last_error")
-_CHANGED = ("name", "type", "queue", "enabled", "key_prefix")
+COLUMNS = ("name", "type", "queue", "enabled", "trust", "lag", "pending", "consumers", "last_poll", "last_error")
+_CHANGED = ("name", "type", "queue", "enabled", "trust", "key_prefix")
 
 
 @click.group()
@@ -80,8 +80,9 @@ def adapter_rows(
 
 
 def shown(row: Row) -> Row:
-    """The row as people see it: what is not known is marked."""
-    return dict(row) | {name: "?" if row[name] is None else row[name] for name in ("lag", "pending")}
+    """The row as people see it: what is not known is marked. Nothing waits where a sender pushes."""
+    unknown = "?" if row["family"] == "queue" else "-"
+    return dict(row) | {name: unknown if row[name] is None else row[name] for name in ("lag", "pending")}
 
 
 @adapters.command()
@@ -133,6 +134,14 @@ def _set_one(connection: Connection, name: str, enabled: bool) -> AdapterRow:
         raise NotFound(f"{error}{hint or '; one registers when a worker that has it first starts'}") from error
 
 
+def _trust(adapter: AdapterRow) -> str:
+    """How it knows its senders: what is open, or off, must not be overlooked."""
+    if adapter.trust_mode == "open":
+        return "OPEN: nobody is verified"
+    off = adapter.config.get("off")
+    return f"OFF: {off}" if off else adapter.trust_mode
+
+
 def _row(adapter: AdapterRow) -> dict[str, object]:
     config = adapter.config
     return {
@@ -140,6 +149,7 @@ def _row(adapter: AdapterRow) -> dict[str, object]:
         "type": config.get("type"),
         "queue": config.get("queue"),
         "enabled": adapter.enabled,
+        "trust": _trust(adapter),
         "key_prefix": config.get("key_prefix"),
         "family": adapter.family,
         "trust_mode": adapter.trust_mode,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,11 +13,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from .limits import Gone
+from ..errors import SwitchboardError
+from ..redact import safe_text
+from .limits import Gone, come_again
 from .sealed import Seal
 from .service import Service
 from .todos import todos
 from .webhooks import webhooks
+
+logger = logging.getLogger(__name__)
 
 
 def create_app(service: Service | None = None) -> Starlette:
@@ -41,7 +46,7 @@ def create_app(service: Service | None = None) -> Starlette:
         ],
         lifespan=lifespan,
         middleware=[Middleware(Seal)],
-        exception_handlers={HTTPException: _say_no, Gone: _nobody},
+        exception_handlers={HTTPException: _say_no, Gone: _nobody, SwitchboardError: _cannot_serve},
     )
 
 
@@ -49,6 +54,12 @@ async def _say_no(_request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+async def _cannot_serve(request: Request, error: Exception) -> Response:
+    # Mounted, it is opened by a request: what would end `switchboard serve` with this line must not end its host.
+    logger.error("web: %s", safe_text(str(error)))
+    return await _say_no(request, come_again("it cannot serve yet"))
 
 
 async def _nobody(_request: Request, _error: Exception) -> Response:

@@ -7,12 +7,13 @@ import functools
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal
 
-from ..errors import LedgerUnavailable, NotFound
-from ..ingest import bury, report, store
+from ..errors import Conflict
+from ..ingest import bury, idempotency_key, report, store
 from ..ledger import Connection, Ledger, adapter_enabled, savepoint
 from ..model import Delivery, Route, Stored
 from ..normalize import Normalizer
@@ -30,12 +31,16 @@ ENABLED_INTERVAL = 1.0
 Kept = Literal["created", "duplicate", "dead letter"]
 
 
-class AdapterDisabled(LedgerUnavailable):
-    """Somebody has stopped the adapter: nothing of it is stored until it may go on."""
-
-
 class _Mixed(Exception):
     """Some of a group are new and some are not: which, only storing each by itself tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What was stored in one go: each delivery with what became of it, and what is to be reported of them."""
+
+    kept: Sequence[tuple[Delivery, Kept]]
+    stored: Stored
 
 
 class GroupCommit:
@@ -53,7 +58,7 @@ class GroupCommit:
     async def store(self, delivery: Delivery) -> Kept:
         """Stores the delivery and returns once that is committed.
 
-        Raises ``LedgerError`` where nothing is stored, ``AdapterDisabled`` where nothing is to be.
+        Raises ``LedgerError`` where nothing is stored; ``Conflict`` or ``NotFound`` where the adapter may not.
         """
         kept: asyncio.Future[Kept] = asyncio.get_running_loop().create_future()
         self._waiting.append((delivery, kept))
@@ -62,22 +67,26 @@ class GroupCommit:
         return await kept
 
     async def _run(self) -> None:
-        while self._waiting:
-            group = self._take()
-            deliveries = [delivery for delivery, _ in group]
-            try:
-                loop = asyncio.get_running_loop()
-                outcome: Sequence[Kept] = await loop.run_in_executor(self._executor, self._store, deliveries)
-            except BaseException as error:  # noqa: BLE001 - each of them is told, and raises it
-                for _, kept in group:
-                    if not kept.done():
-                        kept.set_exception(error)
-            else:
-                for (_, kept), one in zip(group, outcome, strict=True):
-                    # Done before: whoever waited for it was cancelled.
-                    if not kept.done():
-                        kept.set_result(one)
-        self._task = None
+        try:
+            while self._waiting:
+                await self._run_group(self._take())
+        finally:
+            self._task = None
+
+    async def _run_group(self, group: Sequence[tuple[Delivery, asyncio.Future[Kept]]]) -> None:
+        deliveries = [delivery for delivery, _ in group]
+        try:
+            loop = asyncio.get_running_loop()
+            outcome: Sequence[Kept] = await loop.run_in_executor(self._executor, self._store, deliveries)
+        except Exception as error:  # noqa: BLE001 - each of them is told, and raises it
+            for _, kept in group:
+                # Done: whoever waited for it has gone.
+                if not kept.done():
+                    kept.set_exception(error)
+        else:
+            for (_, kept), one in zip(group, outcome, strict=True):
+                if not kept.done():
+                    kept.set_result(one)
 
     def _take(self) -> list[tuple[Delivery, asyncio.Future[Kept]]]:
         size = count = 0
@@ -94,56 +103,38 @@ class GroupCommit:
         with self._ledger.transaction(timeout=STATEMENT_TIMEOUT, doing=doing) as transaction:
             self._check_enabled(transaction.connection)
             parts = self._put(transaction.connection, deliveries)
-            for _, outcome in parts:
-                transaction.on_commit(functools.partial(report, self._route, outcome))
-        return [kept for part, outcome in parts for kept in _each(part, outcome) or ()]
+            for part in parts:
+                transaction.on_commit(functools.partial(report, self._route, part.stored))
+        kept = {id(delivery): one for part in parts for delivery, one in part.kept}
+        return [kept[id(delivery)] for delivery in deliveries]
 
     def _check_enabled(self, connection: Connection) -> None:
         if time.monotonic() < self._enabled_until:
             return
-        try:
-            enabled = adapter_enabled(connection, self._route.adapter)
-        except NotFound:
-            enabled = False
-        if not enabled:
-            raise AdapterDisabled(f"adapter {self._route.adapter} is disabled")
+        if not adapter_enabled(connection, self._route.adapter):
+            raise Conflict(f"adapter {self._route.adapter} is disabled")
         self._enabled_until = time.monotonic() + ENABLED_INTERVAL
 
-    def _put(self, connection: Connection, deliveries: Sequence[Delivery]) -> list[tuple[Sequence[Delivery], Stored]]:
+    def _put(self, connection: Connection, deliveries: Sequence[Delivery]) -> list[_Part]:
         if len(deliveries) > 1:
-            try:
-                with savepoint(connection, "store together"):
-                    outcome = self._put_together(connection, deliveries)
-                    if _each(deliveries, outcome) is None:
-                        raise _Mixed
-                return [(deliveries, outcome)]
-            except _Mixed:
-                pass
-        return [([delivery], self._put_together(connection, [delivery])) for delivery in deliveries]
+            with suppress(_Mixed), savepoint(connection, "store together"):
+                return [self._put_together(connection, deliveries)]
+        # In the order of their keys, as a batch is: two processes that have the same must not wait for each other.
+        ordered = sorted(deliveries, key=lambda delivery: idempotency_key(self._route, delivery))
+        return [self._put_together(connection, [delivery]) for delivery in ordered]
 
-    def _put_together(self, connection: Connection, deliveries: Sequence[Delivery]) -> Stored:
+    def _put_together(self, connection: Connection, deliveries: Sequence[Delivery]) -> _Part:
+        """Stores them; ``_Mixed`` where the counts do not tell what became of each."""
         outcome = store(connection, self._route, self._normalizer, deliveries)
-        if not outcome.refused:
-            return outcome
-        # No redelivery would fare better, and not every sender tries again: it is kept, for somebody to look at.
-        buried = bury(
-            connection,
-            self._route,
-            self._normalizer,
-            [replace(delivery, last_error=why) for delivery, why in outcome.refused],
-        )
-        return replace(
-            outcome,
-            dead_letters=[*outcome.dead_letters, *buried.dead_letters],
-            letters=[*outcome.letters, *buried.letters],
-        )
-
-
-def _each(deliveries: Sequence[Delivery], outcome: Stored) -> list[Kept] | None:
-    """What became of each; None where the counts do not tell."""
-    dead = {id(letter.delivery) for letter in outcome.letters} | {id(delivery) for delivery, _ in outcome.refused}
-    alive = sum(id(delivery) not in dead for delivery in deliveries)
-    if outcome.new not in (0, alive):
-        return None
-    kept: Kept = "created" if outcome.new else "duplicate"
-    return ["dead letter" if id(delivery) in dead else kept for delivery in deliveries]
+        dead = {id(letter.delivery) for letter in outcome.letters} | {id(delivery) for delivery, _ in outcome.refused}
+        alive = sum(id(delivery) not in dead for delivery in deliveries)
+        if outcome.new not in (0, alive):
+            raise _Mixed
+        if outcome.refused:
+            # No redelivery would fare better, and not every sender tries again: it is kept, for somebody to look at.
+            refused = [replace(delivery, last_error=why) for delivery, why in outcome.refused]
+            buried = bury(connection, self._route, self._normalizer, refused)
+            letters, written = [*outcome.letters, *buried.letters], [*outcome.dead_letters, *buried.dead_letters]
+            outcome = replace(outcome, letters=letters, dead_letters=written, refused=())
+        made: Kept = "created" if outcome.new else "duplicate"
+        return _Part([(each, "dead letter" if id(each) in dead else made) for each in deliveries], outcome)

@@ -52,6 +52,7 @@ def todos(service: Service) -> Callable[[Request], Awaitable[Response]]:
     """The endpoint. 201 once the todo is committed, 200 with the live one of the same key."""
 
     async def create(http: Request) -> Response:
+        await service.ready()
         queue = http.path_params["queue"]
         if service.outage.wait_seconds:
             raise come_again("the ledger is away")

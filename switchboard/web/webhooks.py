@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -10,21 +12,24 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from ..errors import LedgerError, LedgerUnavailable, SignatureInvalid
+from ..errors import Conflict, LedgerError, LedgerUnavailable, NotFound, SignatureInvalid
 from ..push import PushAdapter, Request
 from ..redact import safe_text
-from .group_commit import AdapterDisabled
 from .limits import come_again
 from .sealed import sealed, source_ip
 from .service import Service
 
 logger = logging.getLogger(__name__)
 
+#: Bytes from which on a body is verified in a thread of its own.
+LONG_BODY = 256 * 1024
+
 
 def webhooks(service: Service) -> Callable[[HttpRequest], Awaitable[Response]]:
     """The endpoint. 202 once the todo is committed, with ``{"created": 1}``, or 0 for a redelivery."""
 
     async def receive(http: HttpRequest) -> Response:
+        await service.ready()
         name = http.path_params["adapter"]
         line = service.lines.get(name)
         if line is None:
@@ -40,7 +45,10 @@ def webhooks(service: Service) -> Callable[[HttpRequest], Awaitable[Response]]:
             body = await admission.body(http.receive, dict(was.headers), adapter.options.max_body)
             ip = source_ip(http.scope, was.headers, service.trusted_proxies)
             try:
-                delivery = adapter.verify(Request(body, was.headers, was.query, ip, time.time()))
+                request = Request(body, was.headers, was.query, ip, time.time())
+                # A long body takes long to sign and to read: the others do not wait for it.
+                verify = functools.partial(adapter.verify, request)
+                delivery = verify() if len(body) < LONG_BODY else await asyncio.to_thread(verify)
             except SignatureInvalid as error:
                 status = 401 if adapter.trust_mode == "signed" else 403
                 what = "the signature does not verify" if status == 401 else "the token does not verify"
@@ -50,7 +58,7 @@ def webhooks(service: Service) -> Callable[[HttpRequest], Awaitable[Response]]:
                 return PlainTextResponse(answer)
             try:
                 kept = await line.into.store(delivery)
-            except AdapterDisabled:
+            except (Conflict, NotFound):
                 raise _refused(adapter, come_again("the adapter is disabled"), "the adapter is disabled", ip) from None
             except LedgerUnavailable as error:
                 service.outage.failed(error)

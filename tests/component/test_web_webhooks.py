@@ -4,10 +4,12 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from urllib.parse import quote
 
 import httpx
+import psycopg
 import pytest
 from senders import (
     DOCUMENTED,
@@ -26,6 +28,9 @@ from senders import (
 from servers import Service, fresh_database
 from serving import Served
 from waiting import eventually
+
+from switchboard.ledger import Ledger
+from switchboard.replay import replay
 
 MAX_BODY, READ_SECONDS = 2000, 2
 
@@ -190,6 +195,55 @@ def test_another_body_under_the_same_id_is_kept_as_a_dead_letter(served: Served)
     answer = served.send("github", other)
     assert (answer.status_code, answer.json()) == (202, {"created": 0, "dead_letter": True})
     assert served.value("SELECT reason FROM dead_letters WHERE payload = %s", other.body) == "id_conflict"
+
+
+def test_a_dead_letter_that_is_replayed_has_the_trust_of_its_adapter(served: Served) -> None:
+    sent = own("github")
+    other = github(body(), delivery=sent.headers["X-GitHub-Delivery"])
+    for each in (sent, other):
+        assert served.send("github", each).status_code == 202
+    letter = served.value("SELECT id FROM dead_letters WHERE payload = %s", other.body)
+    with closing(Ledger(served.database_url)) as ledger, ledger.transaction() as transaction:
+        assert replay(transaction.connection, letter)
+    [event] = served.rows(
+        "SELECT family, trust_mode, verified, verify_detail FROM events WHERE payload = %s", other.body
+    )
+    assert event == ("webhook", "signed", True, "github HMAC-SHA-256, secret 1 of 1")
+
+
+def test_deliveries_that_wait_together_each_hear_what_became_of_them(served: Served) -> None:
+    old = [own("github") for _ in range(5)]
+    for sent in old:
+        assert served.send("github", sent).json() == {"created": 1}
+    new = [own("github") for _ in range(5)]
+    bad = github(b"no JSON", delivery=f"bad-{time.monotonic_ns()}")
+    twins = [own("github")] * 3
+    with psycopg.connect(served.database_url) as connection, ThreadPoolExecutor(20) as pool:
+        # While the first of them waits for this lock, the others gather.
+        connection.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
+        answers = [pool.submit(served.send, "github", sent) for sent in (*old, *new, bad, *twins)]
+        read = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        eventually(lambda: served.value(read), within=60)
+        eventually(lambda: served.established() >= len(answers), within=60)
+        connection.rollback()
+        heard = [answer.result().json() for answer in answers]
+    assert heard[:5] == [{"created": 0}] * 5
+    assert heard[5:10] == [{"created": 1}] * 5
+    assert heard[10] == {"created": 0, "dead_letter": True}
+    assert sorted(answer["created"] for answer in heard[11:]) == [0, 0, 1]
+
+
+def test_what_the_ledger_refuses_is_kept_as_a_dead_letter_and_its_neighbours_are_stored(served: Served) -> None:
+    served.rows("ALTER TABLE todos ADD CONSTRAINT no_cursed CHECK (payload ->> 'cursed' IS NULL)")
+    cursed = own("github", cursed=True)
+    try:
+        answer = served.send("github", cursed)
+    finally:
+        served.rows("ALTER TABLE todos DROP CONSTRAINT no_cursed")
+    assert (answer.status_code, answer.json()) == (202, {"created": 0, "dead_letter": True})
+    [(reason, detail)] = served.rows("SELECT reason, detail FROM dead_letters WHERE payload = %s", cursed.body)
+    assert reason == "poison"
+    assert "no_cursed" in detail
 
 
 def test_without_an_id_equal_bodies_are_one_todo_while_that_is_live(served: Served) -> None:

@@ -1,6 +1,6 @@
 """Senders that show a token, and those of whom nothing is known."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from pydantic import ValidationError
@@ -16,7 +16,7 @@ def request(*headers: tuple[bytes, bytes], query: str = "", body: bytes = b"{}")
     return Request(body, headers, query.encode("latin-1"), None, 1_700_000_000.0)
 
 
-def adapter_of(adapter_class: type[PushAdapter], token: str | Sequence[str] = TOKEN) -> PushAdapter:
+def adapter_of(adapter_class: Callable[..., PushAdapter], token: str | Sequence[str] = TOKEN) -> PushAdapter:
     return adapter_class("line", queue="q", token=token)
 
 
@@ -39,7 +39,7 @@ def refused(adapter: PushAdapter, given: Request) -> str:
     ],
 )
 def test_a_token_in_a_header_or_in_the_query_verifies(
-    adapter_class: type[PushAdapter], given: Request, where: str
+    adapter_class: Callable[..., PushAdapter], given: Request, where: str
 ) -> None:
     delivery = adapter_of(adapter_class).verify(given)
     assert delivery.verify_detail == f"token in {where}, 1 of 1"
@@ -68,19 +68,21 @@ def test_a_token_in_a_header_or_in_the_query_verifies(
         request(query="token=%ff%00%"),
     ],
 )
-def test_any_other_is_refused(adapter_class: type[PushAdapter], given: Request) -> None:
+def test_any_other_is_refused(adapter_class: Callable[..., PushAdapter], given: Request) -> None:
     refused(adapter_of(adapter_class), given)
 
 
 @both
-def test_while_tokens_rotate_either_verifies_and_the_delivery_says_which(adapter_class: type[PushAdapter]) -> None:
+def test_while_tokens_rotate_either_verifies_and_the_delivery_says_which(
+    adapter_class: Callable[..., PushAdapter],
+) -> None:
     adapter = adapter_of(adapter_class, ["the-old-one", "the-new-one"])
     assert adapter.verify(request(query="token=the-new-one")).verify_detail == "token in the query, 2 of 2"
     assert adapter.verify(request(query="token=the-old-one")).verify_detail == "token in the query, 1 of 2"
 
 
 @both
-def test_without_a_token_it_is_off_and_an_empty_token_opens_nothing(adapter_class: type[PushAdapter]) -> None:
+def test_without_a_token_it_is_off_and_an_empty_token_opens_nothing(adapter_class: Callable[..., PushAdapter]) -> None:
     for adapter in (adapter_of(adapter_class, ""), adapter_class("line", queue="q")):
         assert adapter.off == "its token is not set"
         refused(adapter, request(query="token="))
@@ -88,7 +90,7 @@ def test_without_a_token_it_is_off_and_an_empty_token_opens_nothing(adapter_clas
 
 
 @both
-def test_a_token_that_a_proxy_copied_into_another_header_is_masked(adapter_class: type[PushAdapter]) -> None:
+def test_a_token_that_a_proxy_copied_into_another_header_is_masked(adapter_class: Callable[..., PushAdapter]) -> None:
     given = request(
         (b"x-original-uri", f"/webhooks/line?token={TOKEN}".encode()),
         (b"x-forwarded-prefix", TOKEN.encode()),
