@@ -7,8 +7,11 @@ import signal
 import sys
 
 import click
+from dramatiq.cli import LOGFORMAT
 
 from ..errors import ConfigError
+from ..logs import set_up_logs
+from ..sentry import set_up_sentry, tidy_events
 
 
 @click.command()
@@ -32,7 +35,11 @@ def serve(host: str, port: int) -> None:
         from ..web.service import Service
     except ImportError as error:
         raise ConfigError(f"serve: needs `pip install 'dramatiq-switchboard[web]'` ({error})") from error
-    logging.basicConfig(format="[%(asctime)s] [PID %(process)d] [%(name)s] [%(levelname)s] %(message)s", level="INFO")
+    # As the worker beside it logs, so that one reader fits both.
+    logging.basicConfig(format=LOGFORMAT, level="INFO")
+    set_up_logs()
+    set_up_sentry()
+    tidy_events()
     service = Service()
     service.open()
     # uvicorn raises the signal once more when it has ended well.
