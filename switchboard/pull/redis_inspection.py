@@ -40,7 +40,7 @@ def inspect_server(client: redis.Redis, url: str, subject: str, *, keeps: bool =
 
     Raises what the client raises where there is no answer.
     """
-    yield from _transport_security(url, subject)
+    yield from transport_security(url, subject)
     yield from _clock(client, subject)
     try:
         info: Info = client.info()
@@ -50,14 +50,15 @@ def inspect_server(client: redis.Redis, url: str, subject: str, *, keeps: bool =
             "allow +info to the user, or see yourself that maxmemory-policy is noeviction and appendonly is yes",
         )  # fmt: skip
         return
-    yield _version(info, subject)
+    yield version_finding(info, subject)
     yield from _role(info, subject, keeps)
     if keeps:
         yield from _memory(info, subject)
         yield from _persistence(client, info, subject)
 
 
-def _transport_security(url: str, subject: str) -> Iterator[Finding]:
+def transport_security(url: str, subject: str) -> Iterator[Finding]:
+    """Whether what goes to this address can be read, or answered, by somebody else on the way."""
     parts = urlsplit(url)
     if parts.scheme == "rediss":
         if parse_qs(parts.query).get("ssl_cert_reqs", [""])[0].lower() == "none":
@@ -105,7 +106,8 @@ def clock_finding(subject: str, there: float, began: float, ended: float) -> Fin
     )  # fmt: skip
 
 
-def _version(info: Info, subject: str) -> Finding:
+def version_finding(info: Info, subject: str) -> Finding:
+    """Whether the release, as ``INFO`` names it, is one that is tested."""
     is_valkey = "valkey_version" in info
     name, oldest = ("Valkey", OLDEST_VALKEY) if is_valkey else ("Redis", OLDEST_REDIS)
     version = str(info["valkey_version" if is_valkey else "redis_version"])

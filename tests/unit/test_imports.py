@@ -127,6 +127,21 @@ def test_model_imports_nothing_of_ours() -> None:
     assert list(imports("switchboard.model")) == []
 
 
+def test_findings_import_nothing_of_ours() -> None:
+    assert list(imports("switchboard.finding")) == []
+
+
+def test_health_is_judged_without_a_client_of_any_server() -> None:
+    known = {"switchboard.health", "switchboard.pulse", "switchboard.process_name", "switchboard.errors"}
+    assert reached("switchboard.health") == known
+
+
+def test_nothing_but_the_command_asks_the_doctor() -> None:
+    for module in modules():
+        if not within(module, "doctor") and not within(module, "cli"):
+            assert not any(within(there, "doctor") for there, _ in imports(module)), module
+
+
 def test_normalize_imports_itself_the_model_and_the_errors_alone() -> None:
     for module in room("normalize"):
         for there, _ in imports(module):
