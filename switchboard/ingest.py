@@ -12,10 +12,10 @@ from hashlib import sha256
 
 from .errors import LedgerError, LedgerUnavailable, MessageInvalid, PoisonMessage
 from .ledger import Connection, Keyed, insert_batch, insert_dead_letters, note_pending_acks, savepoint
-from .metrics import count
 from .model import DeadLetter, DeadLetterReason, Delivery, JsonText, Route, Shape, Stored
 from .normalize import Normalizer, storable_json, storable_text
 from .redact import redact_headers, safe_text
+from .telemetry.metrics import count
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from ..brokers import broker_in_force
 from ..config import load_adapters, load_upkeep
 from ..create_todo_actor import create_todo_actor
 from ..errors import ConfigError
-from ..logs import set_up_logs
+from ..telemetry.logs import set_up_logs
 from .ingest import declare_ingest
 from .upkeep import declare_upkeep
 

@@ -11,10 +11,10 @@ from ..brokers import AdapterQueues, adapter_queue, ingest_actor_name
 from ..errors import BrokerUnavailable, LedgerUnavailable
 from ..ingest import bury, park, report, store
 from ..ledger import current_transaction
-from ..metrics import observe
 from ..model import Batch, Delivery, Stored
 from ..normalize import resolve_provider
 from ..pull import PullAdapter
+from ..telemetry.metrics import observe
 
 #: Before a team's own actors in the worker's queue: a lower priority goes first.
 PRIORITY = -100

@@ -17,8 +17,8 @@ from ..errors import AckFailed, BrokerUnavailable, LedgerError, LedgerUnavailabl
 from ..ledger import Ledger
 from ..model import Batch, Delivery, Route
 from ..pull import PullAdapter
-from ..pulse import Beat
 from ..redact import safe_text
+from ..telemetry.pulse import Beat
 from .gate import IngestGate
 from .ledger_side import LedgerSide
 from .offer import Offer

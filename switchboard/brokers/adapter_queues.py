@@ -10,14 +10,14 @@ import dramatiq
 import dramatiq.broker
 
 from ..errors import ConfigError, SwitchboardError
-from ..gauge_file import metrics_directory
 from ..ledger import Ledger, migrate
 from ..middleware import Lifecycle, LogFormat, SentryContext, StoreThenAck, Traces
 from ..model import Route
 from ..process_name import process_name
 from ..pull import PullAdapter
-from ..pulse import Beat, Pulse
 from ..registration import register_adapter
+from ..telemetry.gauge_file import metrics_directory
+from ..telemetry.pulse import Beat, Pulse
 from .adapter_consumer import AdapterConsumer, ingest_actor_name
 from .gate import IngestGate
 from .sampler import Sampler

@@ -25,7 +25,7 @@ def broker_in_force() -> AdapterQueues:
     if broker is None:
         if os.environ.get("SENTRY_DSN", "").strip():
             # Before the broker is made, as Sentry's middleware is put on those that are made later.
-            from ..sentry import set_up_sentry
+            from ..telemetry.sentry import set_up_sentry
 
             set_up_sentry()
         broker = _from_environment()

@@ -14,7 +14,6 @@ from typing import get_args
 
 from ..backoff import Outage
 from ..errors import BrokerUnavailable, LedgerError
-from ..gauge_file import GaugeFile, Sample, remove_left_behind
 from ..ledger import (
     Connection,
     ExclusiveLock,
@@ -26,6 +25,7 @@ from ..ledger import (
 )
 from ..model import TodoState
 from ..pull import PullAdapter
+from ..telemetry.gauge_file import GaugeFile, Sample, remove_left_behind
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ SEEN_WITHIN = timedelta(seconds=30)
 #: Seconds that the end of a worker waits for this thread.
 STOP_PATIENCE = 1.0
 
-_LEDGER = "switchboard.metrics"
+_LEDGER = "switchboard.telemetry.metrics"
 
 
 @dataclass(slots=True)

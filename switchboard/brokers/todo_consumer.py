@@ -32,11 +32,11 @@ from ..ledger import (
     release_todos,
     savepoint,
 )
-from ..metrics import count
 from ..model import TodoRow
-from ..pulse import Beat
 from ..redact import safe_text
-from ..tracing import is_on as tracing_is_on
+from ..telemetry.metrics import count
+from ..telemetry.pulse import Beat
+from ..telemetry.tracing import is_on as tracing_is_on
 from .offer import Offer
 
 logger = logging.getLogger(__name__)

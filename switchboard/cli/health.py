@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from ..health import WITHIN, Verdict, judge_live, judge_ready
-from ..pulse import Report, read_reports
+from ..telemetry.health import WITHIN, Verdict, judge_live, judge_ready
+from ..telemetry.pulse import Report, read_reports
 from .output import as_one_line, json_option, write, write_json
 
 within_option = click.option(

@@ -10,8 +10,8 @@ import click
 from dramatiq.cli import LOGFORMAT
 
 from ..errors import ConfigError
-from ..logs import set_up_logs
-from ..sentry import set_up_sentry, tidy_events
+from ..telemetry.logs import set_up_logs
+from ..telemetry.sentry import set_up_sentry, tidy_events
 
 
 @click.command()

@@ -8,9 +8,9 @@ from datetime import timedelta
 
 from ..config import load_upkeep
 from ..finding import Finding
-from ..health import Verdict
 from ..ledger import Connection, list_upkeep, migrated_seconds_ago
 from ..schedules import UpkeepOptions, longest_silence
+from ..telemetry.health import Verdict
 
 SUBJECT = "upkeep"
 

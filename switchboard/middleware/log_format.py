@@ -5,7 +5,7 @@ from __future__ import annotations
 import dramatiq
 
 from ..errors import ConfigError
-from ..logs import set_up_logs
+from ..telemetry.logs import set_up_logs
 
 
 class LogFormat(dramatiq.Middleware):

@@ -27,7 +27,7 @@ class SentryContext(dramatiq.Middleware):
 
     def before_worker_boot(self, broker: dramatiq.Broker, worker: Worker) -> None:
         # Not at the top: importing sentry_sdk opens a socket, and a process that only makes todos has no need of it.
-        from ..sentry import tidy_events, work_scope
+        from ..telemetry.sentry import tidy_events, work_scope
 
         tidy_events()
         self._scope_of = work_scope

@@ -10,11 +10,11 @@ from dramatiq.broker import MessageProxy
 
 from ..claimed import Todo
 from ..model import Batch
-from ..tracing import ingest_span, is_on, process_span
+from ..telemetry.tracing import ingest_span, is_on, process_span
 
 
 class Traces(dramatiq.Middleware):
-    """Makes the spans of ``switchboard.tracing``, with what the actor raised; without it no trace goes on.
+    """Makes the spans of ``switchboard.telemetry.tracing``, with what the actor raised; without it no trace goes on.
 
     Where no tracer provider is set it does nothing, and costs nothing that can be measured beside a message.
     """

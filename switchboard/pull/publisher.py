@@ -10,7 +10,7 @@ from itertools import islice
 from tenacity import Retrying, retry_if_exception_type, stop_before_delay, wait_random_exponential
 
 from ..errors import BrokerUnavailable
-from ..tracing import inject
+from ..telemetry.tracing import inject
 from .base import Outgoing, PullAdapter
 
 #: How long a publish is tried before it gives up.

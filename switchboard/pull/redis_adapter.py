@@ -15,8 +15,8 @@ from pydantic import Field
 
 from ..errors import BrokerUnavailable, PublishRejected
 from ..finding import Finding
-from ..metrics import count
 from ..model import Delivery
+from ..telemetry.metrics import count
 from .base import Outgoing, PullAdapter, PullOptions
 from .redis_client import (
     BLOCK_GRACE,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from ..errors import PublishRejected
 from ..model import Delivery
-from ..tracing import trace_headers
+from ..telemetry.tracing import trace_headers
 from .base import Outgoing
 from .redis_client import as_text
 

@@ -10,12 +10,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from switchboard.gauge_file import GaugeFile, Sample, metrics_directory, remove_left_behind
+from switchboard.telemetry.gauge_file import GaugeFile, Sample, metrics_directory, remove_left_behind
 
 WRITER = """
 import sys
 from pathlib import Path
-from switchboard.gauge_file import GaugeFile, Sample
+from switchboard.telemetry.gauge_file import GaugeFile, Sample
 folder = Path(sys.argv[1])
 GaugeFile(folder, "livemostrecent").write([Sample("switchboard_adapter_unread", {"adapter": "dead"}, 7)])
 GaugeFile(folder, "livesum").write([Sample("switchboard_pool_connections", {}, 5)])

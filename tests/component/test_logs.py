@@ -19,7 +19,7 @@ from serving import Served
 from waiting import eventually
 from worker import Worker
 
-from switchboard.logs import JsonFormatter
+from switchboard.telemetry.logs import JsonFormatter
 
 CARD = "4111-1111-1111-1111"
 

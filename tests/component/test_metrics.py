@@ -19,7 +19,7 @@ from worker import Worker
 
 from switchboard.embedded import PostgresServer, ValkeyServer, free_port
 from switchboard.ledger import Ledger, migrate, set_adapter_enabled
-from switchboard.metrics import COUNTERS, GAUGES, HISTOGRAMS
+from switchboard.telemetry.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 CONFIG = """
 [adapters.deploys]

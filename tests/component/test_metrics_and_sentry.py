@@ -174,7 +174,7 @@ COUNTED = """
 import sys
 if sys.argv[1] == "blocked":
     sys.modules["prometheus_client"] = None
-from switchboard import metrics
+from switchboard.telemetry import metrics
 from switchboard.ingest import report
 from switchboard.model import DeadLetter, Delivery, Route, Stored
 assert "prometheus_client" not in sys.modules or sys.modules["prometheus_client"] is None, "imported too early"

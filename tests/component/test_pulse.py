@@ -13,10 +13,10 @@ import pytest
 from waiting import eventually
 
 from switchboard.errors import ConfigError
-from switchboard.health import LONGEST_LOOP, WITHIN, judge_live, judge_ready
 from switchboard.ledger import Ledger, migrate
 from switchboard.process_name import process_name
-from switchboard.pulse import Beat, Pulse, Report, read_reports
+from switchboard.telemetry.health import LONGEST_LOOP, WITHIN, judge_live, judge_ready
+from switchboard.telemetry.pulse import Beat, Pulse, Report, read_reports
 
 NOW = 10_000.0
 

@@ -10,7 +10,7 @@ import promql_parser as promql
 import pytest
 import yaml
 
-from switchboard.metrics import COUNTERS, GAUGES, HISTOGRAMS
+from switchboard.telemetry.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -132,8 +132,13 @@ def test_findings_import_nothing_of_ours() -> None:
 
 
 def test_health_is_judged_without_a_client_of_any_server() -> None:
-    known = {"switchboard.health", "switchboard.pulse", "switchboard.process_name", "switchboard.errors"}
-    assert reached("switchboard.health") == known
+    known = {
+        "switchboard.telemetry.health",
+        "switchboard.telemetry.pulse",
+        "switchboard.process_name",
+        "switchboard.errors",
+    }
+    assert reached("switchboard.telemetry.health") == known
 
 
 def test_nothing_but_the_command_asks_the_doctor() -> None:
@@ -174,8 +179,8 @@ def test_the_ledger_works_without_dramatiq_and_knows_no_transport() -> None:
 
 
 def test_what_is_measured_knows_nobody_who_measures() -> None:
-    assert reached("switchboard.metrics") == {"switchboard.metrics"}
-    assert reached("switchboard.gauge_file") == {
+    assert reached("switchboard.telemetry.metrics") == {"switchboard.telemetry.metrics"}
+    assert reached("switchboard.telemetry.gauge_file") == {
         f"switchboard.{name}" for name in ("gauge_file", "metrics", "process_name")
     }
 
@@ -201,8 +206,8 @@ def test_one_room_knows_opentelemetry_and_one_sentry() -> None:
     known = {package: {module for module in modules() if package in foreign(module)} for package in
              ("opentelemetry", "sentry_sdk")}  # fmt: skip
     assert known == {
-        "opentelemetry": {"switchboard.tracing"},
-        "sentry_sdk": {"switchboard.sentry"},
+        "opentelemetry": {"switchboard.telemetry.tracing"},
+        "sentry_sdk": {"switchboard.telemetry.sentry"},
     }
 
 

@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from .errors import ConfigError
-from .process_name import is_beside, is_gone, process_name
+from ..errors import ConfigError
+from ..process_name import is_beside, is_gone, process_name
 
 logger = logging.getLogger(__name__)
 

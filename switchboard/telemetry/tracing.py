@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .redact import redact, safe_text
+from ..redact import redact, safe_text
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

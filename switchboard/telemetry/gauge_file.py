@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import quote, unquote
 
+from ..process_name import is_gone, process_name
 from .metrics import GAUGES
-from .process_name import is_gone, process_name
 
 _OURS = "switchboard@"
 

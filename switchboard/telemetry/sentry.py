@@ -17,10 +17,10 @@ from typing import Any
 import sentry_sdk
 from sentry_sdk.types import Event, Hint
 
-from .claimed import LeaseLost, Todo
-from .errors import LedgerUnavailable
-from .model import Batch
-from .redact import redact
+from ..claimed import LeaseLost, Todo
+from ..errors import LedgerUnavailable
+from ..model import Batch
+from ..redact import redact
 
 #: The fields of our log records that become tags, and the tags.
 TAGS = {

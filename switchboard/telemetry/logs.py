@@ -8,8 +8,8 @@ import os
 import re
 from datetime import UTC, datetime
 
-from .errors import ConfigError
-from .redact import redact
+from ..errors import ConfigError
+from ..redact import redact
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
