@@ -181,7 +181,7 @@ def test_the_ledger_works_without_dramatiq_and_knows_no_transport() -> None:
 def test_what_is_measured_knows_nobody_who_measures() -> None:
     assert reached("switchboard.telemetry.metrics") == {"switchboard.telemetry.metrics"}
     assert reached("switchboard.telemetry.gauge_file") == {
-        f"switchboard.{name}" for name in ("gauge_file", "metrics", "process_name")
+        f"switchboard.{name}" for name in ("telemetry.gauge_file", "telemetry.metrics", "process_name")
     }
 
 
