@@ -7,6 +7,8 @@ in the table: no step reads again what an earlier one deleted, however many rows
 from __future__ import annotations
 
 import heapq
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -27,12 +29,13 @@ STEP_ROWS = 10_000
 #: How long one statement of a pass may take.
 PRUNE_TIMEOUT = timedelta(minutes=5)
 
-_ALL = sql.SQL("true")
+# A walk ends where nothing more is to go: what counts is how soon its first rows come.
+_FIRST_ROWS = sql.SQL("SELECT set_config('cursor_tuple_fraction', '0.0001', true)")
+
+_OLDER = sql.SQL("{} < now() - make_interval(days => %(days)s)")
+_YOUNGER = sql.SQL("{} >= now() - make_interval(days => %(days)s)")
 
 _TODOS = sql.SQL("SELECT ctid::text FROM todos WHERE state IN ('done', 'failed') AND {} ORDER BY completed_at")
-_TODOS_AGED = _TODOS.format(sql.SQL("completed_at < now() - make_interval(days => %(days)s)"))
-# Ended by another program's hand, at no known time: beyond the cap they go first.
-_TODOS_TIMELESS = _TODOS.format(sql.SQL("completed_at IS NULL"))
 # What somebody changes at this moment is left alone, and so is what was changed since the walk came by.
 _DELETE_TODOS = sql.SQL("""
 DELETE FROM todos WHERE ctid = ANY(ARRAY(
@@ -49,22 +52,21 @@ WITH RECURSIVE sources AS (
 )
 SELECT source FROM sources WHERE source IS NOT NULL
 """)
-_EVENTS = sql.SQL("SELECT ctid::text, received_at FROM events WHERE source = %(source)s AND {} ORDER BY received_at")
-_EVENTS_AGED = _EVENTS.format(sql.SQL("received_at < now() - make_interval(days => %(days)s)"))
-# The event of a live todo stays with it. Each arm is one partial index, however many todos have ended.
-_DELETE_EVENTS = sql.SQL("""
-DELETE FROM events WHERE ctid = ANY(%(rows)s::tid[]) AND NOT EXISTS (
-    SELECT FROM (
-        SELECT event_id FROM todos WHERE state = 'pending'
-        UNION ALL SELECT event_id FROM todos WHERE state = 'claimed' AND owner IS NULL
-        UNION ALL SELECT event_id FROM todos WHERE state = 'claimed' AND owner IS NOT NULL
-    ) AS live WHERE live.event_id = events.id)
+_EVENTS = sql.SQL("""
+SELECT ctid::text, id, extract(epoch FROM received_at)::float8 FROM events
+WHERE source = %(source)s AND {} ORDER BY received_at
 """)
+# The event of a live todo stays with it. Each arm is one partial index, however many todos have ended.
+_LIVE_EVENTS = sql.SQL("""
+SELECT event_id FROM todos WHERE state = 'pending' AND event_id IS NOT NULL
+UNION ALL SELECT event_id FROM todos WHERE state = 'claimed' AND owner IS NULL AND event_id IS NOT NULL
+UNION ALL SELECT event_id FROM todos WHERE state = 'claimed' AND owner IS NOT NULL AND event_id IS NOT NULL
+""")
+_DELETE_EVENTS = sql.SQL("DELETE FROM events WHERE ctid = ANY(%(rows)s::tid[])")
 
 _LETTERS = sql.SQL("SELECT ctid::text FROM dead_letters WHERE {} AND {} ORDER BY received_at")
-_AGED_LETTERS = sql.SQL("received_at < now() - make_interval(days => %(days)s)")
 _SETTLED, _UNRESOLVED = sql.SQL("resolved_at IS NOT NULL"), sql.SQL("resolved_at IS NULL")
-_DELETE_DEAD_LETTERS = sql.SQL("DELETE FROM dead_letters WHERE ctid = ANY(%(rows)s::tid[])")
+_DELETE_LETTERS = sql.SQL("DELETE FROM dead_letters WHERE ctid = ANY(%(rows)s::tid[])")
 
 _COUNT = sql.SQL("SELECT count(*) FROM {}")
 
@@ -89,6 +91,7 @@ def prune(connection: Connection, *, timeout: timedelta | None = None) -> Pruned
         if not take_upkeep(connection, "prune"):
             return None
         began_at = database_time(connection)
+        connection.execute(_FIRST_ROWS)
         days, rows = (whole_setting(connection, f"retention_max_{bound}") for bound in ("age_days", "rows"))
         letter_days, letter_rows = (
             whole_setting(connection, f"dead_letters_max_{bound}") for bound in ("age_days", "rows")
@@ -102,44 +105,71 @@ def prune(connection: Connection, *, timeout: timedelta | None = None) -> Pruned
 
 
 def _prune_todos(connection: Connection, days: int, rows: int) -> int:
-    aged = _delete(connection, _DELETE_TODOS, _walk(connection, _TODOS_AGED, days=days))
-    oldest = chain(_walk(connection, _TODOS_TIMELESS), _walk(connection, _TODOS.format(_ALL)))
+    ended = sql.SQL("completed_at")
+    aged = _delete(connection, _DELETE_TODOS, _walk(connection, _TODOS.format(_OLDER.format(ended)), days=days))
+    # Those that another program ended, at no known time, go first beyond the cap.
+    timeless = _walk(connection, _TODOS.format(sql.SQL("completed_at IS NULL")))
+    oldest = chain(timeless, _walk(connection, _TODOS.format(_YOUNGER.format(ended)), days=days))
     return aged + _delete(connection, _DELETE_TODOS, oldest, at_most=_excess(connection, "todos", rows))
 
 
 def _prune_events(connection: Connection, days: int, rows: int) -> int:
     sources = [row[0] for row in connection.execute(_SOURCES)]
-    aged = sum(
-        _delete(connection, _DELETE_EVENTS, _walk(connection, _EVENTS_AGED, source=source, days=days))
-        for source in sources
+    older, younger = (
+        [
+            _walk(connection, _EVENTS.format(bound.format(sql.SQL("received_at"))), source=source, days=days)
+            for source in sources
+        ]
+        for bound in (_OLDER, _YOUNGER)
     )
-    each = [_walk(connection, _EVENTS.format(_ALL), source=source) for source in sources]
-    oldest = heapq.merge(*each, key=lambda row: row[1])
+    # After the walks have begun: an event that they see has its todo here.
+    live = _live_events(connection)
+    aged = _delete(connection, _DELETE_EVENTS, _not_of(live, chain(*older)))
+    oldest = _not_of(live, heapq.merge(*younger, key=lambda row: row[2]))
     return aged + _delete(connection, _DELETE_EVENTS, oldest, at_most=_excess(connection, "events", rows))
+
+
+def _live_events(connection: Connection) -> array[int]:
+    """The ids of the events that live todos came from, sorted."""
+    return array("q", sorted(row[0] for row in _walk(connection, _LIVE_EVENTS)))
+
+
+def _not_of(live: array[int], events: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    for event in events:
+        place = bisect_left(live, event[1])
+        if place == len(live) or live[place] != event[1]:
+            yield event
 
 
 def _prune_dead_letters(connection: Connection, days: int, rows: int) -> list[int]:
     """How many went that were settled, and that were not; beyond the cap the settled ones go first."""
-    aged = [
-        _delete(connection, _DELETE_DEAD_LETTERS, _walk(connection, _LETTERS.format(_AGED_LETTERS, kind), days=days))
-        for kind in (_SETTLED, _UNRESOLVED)
-    ]
+    received = sql.SQL("received_at")
+    older, younger = (
+        [
+            _walk(connection, _LETTERS.format(bound.format(received), kind), days=days)
+            for kind in (_SETTLED, _UNRESOLVED)
+        ]
+        for bound in (_OLDER, _YOUNGER)
+    )
+    aged = [_delete(connection, _DELETE_LETTERS, walk) for walk in older]
     excess = _excess(connection, "dead_letters", rows)
     trimmed: list[int] = []
-    for kind in (_SETTLED, _UNRESOLVED):
-        oldest = _walk(connection, _LETTERS.format(_ALL, kind))
-        trimmed.append(_delete(connection, _DELETE_DEAD_LETTERS, oldest, at_most=excess - sum(trimmed)))
+    for walk in younger:
+        trimmed.append(_delete(connection, _DELETE_LETTERS, walk, at_most=excess - sum(trimmed)))
     return [by_age + by_number for by_age, by_number in zip(aged, trimmed, strict=True)]
 
 
 _numbers = count()
 
 
-def _walk(connection: Connection, statement: sql.SQL | sql.Composed, **values: object) -> Iterator[tuple[Any, ...]]:
-    """The statement's rows, fetched in steps; it is asked when the first is wanted, and sees nothing later."""
+def _walk(connection: Connection, statement: sql.Composed | sql.SQL, **values: object) -> Iterator[tuple[Any, ...]]:
+    """The statement's rows, as they are now, fetched in steps when they are wanted."""
     cursor = sql.Identifier(f"switchboard_prune_{next(_numbers)}")
     connection.execute(sql.SQL("DECLARE {} NO SCROLL CURSOR FOR {}").format(cursor, statement), values)
-    fetch = sql.SQL("FETCH {} FROM {}").format(sql.Literal(STEP_ROWS), cursor)
+    return _fetched(connection, sql.SQL("FETCH {} FROM {}").format(sql.Literal(STEP_ROWS), cursor))
+
+
+def _fetched(connection: Connection, fetch: sql.Composed) -> Iterator[tuple[Any, ...]]:
     while page := connection.execute(fetch).fetchall():
         yield from page
 
