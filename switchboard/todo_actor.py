@@ -12,7 +12,7 @@ from typing import Any
 import dramatiq
 
 from .brokers import AdapterQueues, TodoOptions, broker_in_force, todo_queue
-from .brokers.todo_consumer import MAX_BACKOFF, MIN_BACKOFF
+from .brokers.todo_options import MAX_BACKOFF, MIN_BACKOFF
 from .claimed import Todo
 from .errors import ConfigError
 from .ledger import LEASE

@@ -4,7 +4,7 @@ from .adapter_consumer import ingest_actor_name
 from .adapter_queues import AdapterQueues, adapter_queue, todo_queue
 from .in_force import broker_in_force
 from .ready import RedisBroker, StubBroker
-from .todo_consumer import TodoOptions
+from .todo_options import TodoOptions
 
 __all__ = [
     "AdapterQueues",

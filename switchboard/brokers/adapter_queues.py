@@ -21,8 +21,9 @@ from ..telemetry.pulse import Beat, Pulse
 from .adapter_consumer import AdapterConsumer, ingest_actor_name
 from .gate import IngestGate
 from .sampler import Sampler
-from .todo_consumer import TodoConsumer, TodoOptions
+from .todo_consumer import TodoConsumer
 from .todo_listener import TodoListener
+from .todo_options import TodoOptions
 
 if TYPE_CHECKING:
     _Base = dramatiq.Broker

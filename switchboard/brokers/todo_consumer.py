@@ -7,30 +7,23 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
 import dramatiq
 from dramatiq.broker import MessageProxy
-from dramatiq.common import compute_backoff
 
 from ..backoff import Outage
-from ..claimed import Hold, LeaseLost, Todo
-from ..errors import Conflict, LedgerError, LedgerUnavailable
+from ..claimed import Hold, Todo
+from ..errors import LedgerError, LedgerUnavailable
 from ..ledger import (
-    LEASE,
     STATEMENT_TIMEOUT,
-    Connection,
     Ledger,
     claim_rows,
-    complete_todos,
     event_traces,
     extend_leases,
-    fail_todo,
     reap_expired,
-    release_todos,
-    savepoint,
 )
 from ..model import TodoRow
 from ..redact import safe_text
@@ -38,6 +31,8 @@ from ..telemetry.metrics import count
 from ..telemetry.pulse import Beat
 from ..telemetry.tracing import is_on as tracing_is_on
 from .offer import Offer
+from .todo_endings import End, Endings
+from .todo_options import TodoOptions
 
 logger = logging.getLogger(__name__)
 
@@ -50,48 +45,11 @@ MOST_HELD = 512
 #: Seconds in which what is held has to be worked off for more to be held, and from which less is.
 QUICK, SLOW = 0.1, 1.0
 
-#: Waits before a failed todo is tried again, where its handler does not say.
-MIN_BACKOFF, MAX_BACKOFF = timedelta(seconds=15), timedelta(hours=1)
-
 #: The shortest time a statement gets, however short the leases are.
 SHORTEST_PATIENCE = timedelta(milliseconds=500)
 
 #: Where its event's id stands in a claimed row.
 EVENT_ID = [field.name for field in fields(TodoRow)].index("event_id")
-
-#: Seconds that a todo waits which a middleware skipped or refused: at once would be again and again.
-SKIPPED_WAIT = timedelta(seconds=1)
-
-
-@dataclass(frozen=True, slots=True)
-class TodoOptions:
-    """How the todos of one queue are worked."""
-
-    #: How long a claim holds without a heartbeat; the worker extends it each third of that.
-    lease: timedelta = LEASE
-    #: The first wait before a failed todo is tried again, about; later ones double.
-    min_backoff: timedelta = MIN_BACKOFF
-    #: The longest such wait.
-    max_backoff: timedelta = MAX_BACKOFF
-    #: Whose todos are worked beside those of nobody in particular.
-    assignee: str | None = None
-    #: Whether the handler's own transaction completes the todo.
-    store_then_ack: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """How a todo's time in this worker ended: completed by its receipt, failed by an error, or else released."""
-
-    todo: Todo
-    error: BaseException | None = None
-    #: None: back to pending at once. Else it waits for so long.
-    wait: timedelta | None = None
-    final: bool = False
-
-    @property
-    def key(self) -> tuple[int, str]:
-        return self.todo.id, self.todo.owner or ""
 
 
 class TodoConsumer(dramatiq.Consumer):
@@ -110,6 +68,7 @@ class TodoConsumer(dramatiq.Consumer):
         self._queue_name = queue_name
         self._actor = actor
         self._options = options
+        self._endings = Endings(queue, actor, options)
         self._ledger = ledger
         self._worker = worker
         self._prefetch = prefetch
@@ -120,7 +79,7 @@ class TodoConsumer(dramatiq.Consumer):
         self._claimed: deque[Todo] = deque()
         #: By message id: offered to the worker and not yet answered.
         self._in_flight: dict[str, Todo] = {}
-        self._ended: list[_End] = []
+        self._ended: list[End] = []
         self._most = prefetch
         #: After a refusal: what has ended is written one by one.
         self._carefully = False
@@ -201,7 +160,7 @@ class TodoConsumer(dramatiq.Consumer):
             self._nudged = False
         try:
             with self._ledger.transaction(timeout=self._patience, doing=f"todos of {self._queue}") as transaction:
-                self._write(transaction.connection, ended, carefully=self._carefully)
+                self._endings.write(transaction.connection, ended, carefully=self._carefully)
                 rows: list[tuple[Any, ...]] = []
                 traces: dict[int, dict[str, str]] = {}
                 if wanted:
@@ -255,59 +214,6 @@ class TodoConsumer(dramatiq.Consumer):
             self._most = max(self._prefetch, self._most // 2)
         self._round_ended, self._round_at = 0, now
 
-    def _write(self, connection: Connection, ended: list[_End], *, carefully: bool) -> None:
-        if not carefully:
-            self._write_group(connection, ended)
-            return
-        for end in ended:
-            try:
-                with savepoint(connection, f"end todo {end.todo.id}"):
-                    self._write_group(connection, [end])
-            except LedgerUnavailable:
-                raise
-            except LedgerError as error:
-                logger.error(
-                    "todo %d of queue %s: how it ended cannot be stored: %s", end.todo.id, self._queue, error,
-                    extra=self._fields | {"todo_id": end.todo.id},
-                )  # fmt: skip
-                self._fail(connection, end, error)
-
-    def _fail(self, connection: Connection, end: _End, error: BaseException) -> None:
-        try:
-            # A wait of nothing is one, too: dramatiq.Retry(delay=0).
-            wait = self._options.min_backoff if end.wait is None else end.wait
-            fail_todo(connection, *end.key, error=error, retry_in=wait, final=end.final)
-        except Conflict:
-            self._warn_of_lost([end], set(), "failed")
-
-    def _write_group(self, connection: Connection, ended: list[_End]) -> None:
-        complete = [end for end in ended if (receipt := end.todo.hold.receipt) is not None and not receipt.completed]
-        release = [end for end in ended if end.todo.hold.receipt is None and end.error is None]
-        if complete:
-            results = [(*end.key, receipt.result) for end in complete if (receipt := end.todo.hold.receipt)]
-            self._warn_of_lost(complete, complete_todos(connection, results), "completed")
-        for wait in {end.wait for end in release}:
-            group = [end for end in release if end.wait == wait]
-            self._warn_of_lost(group, release_todos(connection, [end.key for end in group], wait=wait), "released")
-        for end in ended:
-            if end.error is not None and end.todo.hold.receipt is None:
-                self._fail(connection, end, end.error)
-
-    def _warn_of_lost(self, ends: list[_End], settled: set[int], what: str) -> None:
-        for end in ends:
-            if end.todo.id not in settled:
-                count("switchboard_leases_lost", queue=self._queue)
-                self._say_lost(end.todo, f"its lease is another's now, it is not {what} by this worker")
-
-    def _say_lost(self, todo: Todo, what: str) -> None:
-        """An error the first time, which Sentry is told of where it is set up: somebody does this todo twice."""
-        level = logging.WARNING if todo.hold.lost_is_said else logging.ERROR
-        todo.hold.lost = todo.hold.lost_is_said = True
-        logger.log(
-            level, "todo %d of queue %s: %s", todo.id, self._queue, what,
-            extra=self._fields | {"todo_id": todo.id, "reason": "lease_lost"},
-        )  # fmt: skip
-
     def _extend_leases(self, now: float) -> None:
         if now < self._extend_at:
             return
@@ -323,7 +229,7 @@ class TodoConsumer(dramatiq.Consumer):
                     todo.hold.extended_at = began
                 # What has ended meanwhile is nobody's any more, and that is right.
                 if todo.id not in ours and todo in self._in_flight.values():
-                    self._say_lost(todo, "its lease has gone to another while its handler runs")
+                    self._endings.say_lost(todo, "its lease has gone to another while its handler runs")
         self._extend_at = now + self._options.lease.total_seconds() / 3
 
     def _requeue_expired(self, now: float) -> None:
@@ -366,34 +272,13 @@ class TodoConsumer(dramatiq.Consumer):
         """Notes how the todo ended; ``nack`` is the same, as how Dramatiq ended its message says nothing of it."""
         with self._changed:
             todo = self._in_flight.pop(message.message_id, None)
-            if todo is not None and not self._is_over(todo):
-                self._ended.append(self._end_of(todo, message))
+            failure = message.failure if isinstance(message, Offer) else None
+            end = self._endings.of(todo, failure) if todo is not None else None
+            if end is not None:
+                self._ended.append(end)
             self._changed.notify_all()
 
     nack = ack
-
-    def _is_over(self, todo: Todo) -> bool:
-        receipt = todo.hold.receipt
-        return receipt is not None and receipt.completed
-
-    def _end_of(self, todo: Todo, message: MessageProxy) -> _End:
-        failure = message.failure if isinstance(message, Offer) else None
-        if todo.hold.receipt is not None:
-            return _End(todo)
-        if failure is None or not todo.hold.begun:
-            return _End(todo, wait=SKIPPED_WAIT)
-        throws = self._actor.options.get("throws") or ()
-        final = isinstance(failure, throws) and not isinstance(failure, LeaseLost)
-        return _End(todo, error=failure, wait=self._backoff(todo, failure), final=final)
-
-    def _backoff(self, todo: Todo, failure: BaseException) -> timedelta:
-        if isinstance(failure, dramatiq.Retry) and failure.delay is not None:
-            return timedelta(milliseconds=failure.delay)
-        first, most = (
-            int(wait.total_seconds() * 1000) for wait in (self._options.min_backoff, self._options.max_backoff)
-        )
-        _, wait = compute_backoff(todo.attempt - 1, factor=first, max_backoff=most)
-        return timedelta(milliseconds=wait)
 
     # Ending
 
@@ -409,19 +294,19 @@ class TodoConsumer(dramatiq.Consumer):
             with self._changed:
                 todo = self._in_flight.pop(message.message_id, None)
                 if todo is not None:
-                    self._ended.append(_End(todo))
+                    self._ended.append(End(todo))
 
     def close(self) -> None:
         """Writes what has ended and returns what was not begun, when the worker stops; else all that is held stays."""
         if not self._stopping:
             return
         with self._changed:
-            self._ended += [_End(todo) for todo in self._claimed]
+            self._ended += [End(todo) for todo in self._claimed]
             self._claimed.clear()
             for message_id, todo in list(self._in_flight.items()):
                 if not todo.hold.begun:
                     del self._in_flight[message_id]
-                    self._ended.append(_End(todo))
+                    self._ended.append(End(todo))
         if not self._ended:
             return
         try:
