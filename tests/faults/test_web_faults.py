@@ -3,10 +3,11 @@
 import concurrent.futures
 import json
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -138,6 +139,20 @@ def test_a_flood_takes_no_more_connections_than_its_own(served: Served) -> None:
     assert set(statuses) <= {202, 503}
     stored = served.value("SELECT count(*) FROM todos")
     assert stored >= statuses.count(202) > 0
+
+
+def test_idle_connections_beyond_the_limit_make_room_for_a_delivery(
+    own_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    secret = {"GITHUB_SECRET": GITHUB_SECRET}
+    with Served(tmp_path, own_postgres.url, CONFIG, secret, open_files=128) as served, ExitStack() as senders:
+        for _ in range(300):
+            senders.enter_context(closing(socket.create_connection(("127.0.0.1", served.port), 60)))
+        sent = deliveries(5)
+        assert [served.send("repos", each).status_code for each in sent] == [202] * len(sent)
+        assert "Traceback" not in served.output
+        assert "out of system resource" not in served.output
+        assert served.output.count("as many as there may be") == 1
 
 
 def test_a_stop_answers_what_is_in_progress_and_ends_well(served: Served) -> None:
