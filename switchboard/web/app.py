@@ -46,7 +46,7 @@ def create_app(service: Service | None = None) -> Starlette:
         ],
         lifespan=lifespan,
         middleware=[Middleware(Seal)],
-        exception_handlers={HTTPException: _say_no, Gone: _nobody, SwitchboardError: _cannot_serve},
+        exception_handlers={HTTPException: _say_no, Gone: _answer_nobody, SwitchboardError: _cannot_serve},
     )
 
 
@@ -63,6 +63,6 @@ async def _cannot_serve(request: Request, error: Exception) -> Response:
     return await _say_no(request, come_again("it cannot serve yet"))
 
 
-async def _nobody(_request: Request, _error: Exception) -> Response:
+async def _answer_nobody(_request: Request, _error: Exception) -> Response:
     # Nobody reads it; the server wants an answer all the same.
     return Response(status_code=400)

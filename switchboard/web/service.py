@@ -16,12 +16,12 @@ from ..backoff import Outage
 from ..config import load_web, load_webhooks
 from ..errors import LedgerUnavailable
 from ..ledger import Ledger, migrate
-from ..model import Route
-from ..normalize import resolve_provider
+from ..model import Delivery, Route, Shape
+from ..normalize import Normalizer, resolve_provider
 from ..push import OPEN, PushAdapter
 from ..registration import register_adapter
 from .group_commit import GroupCommit
-from .limits import Limits
+from .limits import LONG_BODY, Limits
 from .sealed import Network
 
 logger = logging.getLogger(__name__)
@@ -33,11 +33,11 @@ LEDGER_CONNECTIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Webhook:
     """One webhook adapter, and the way of its deliveries into the ledger."""
 
     adapter: PushAdapter
-    into: GroupCommit
+    group_commit: GroupCommit
 
 
 class Service:
@@ -48,13 +48,16 @@ class Service:
     limits: Limits
     read_timeout: timedelta
     trusted_proxies: list[Network]
-    lines: dict[str, Line]
+    webhooks: dict[str, Webhook]
     _executor: ThreadPoolExecutor
+    _judges: ThreadPoolExecutor
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._opening = asyncio.Lock()
         self._opened = False
+        #: Held while a long body is parsed.
+        self._long = threading.Lock()
         self.outage = Outage("web: the ledger", logger, {})
 
     def open(self) -> None:
@@ -77,7 +80,8 @@ class Service:
             self.read_timeout = options.read_timeout
             self.trusted_proxies = [ipaddress.ip_network(proxy) for proxy in options.trusted_proxies]
             self._executor = ThreadPoolExecutor(LEDGER_CONNECTIONS, "switchboard-web")
-            self.lines = {adapter.name: self._line(adapter, routes[adapter.name]) for adapter in adapters}
+            self._judges = ThreadPoolExecutor(1, "switchboard-web-judge")
+            self.webhooks = {adapter.name: self._webhook(adapter, routes[adapter.name]) for adapter in adapters}
             self._opened = True
 
     def _register(self, adapters: Sequence[PushAdapter]) -> dict[str, Route]:
@@ -86,13 +90,23 @@ class Service:
         with self.ledger.transaction(doing="register adapters") as transaction:
             return {adapter.name: register_adapter(transaction.connection, adapter) for adapter in adapters}
 
-    def _line(self, adapter: PushAdapter, route: Route) -> Line:
+    def _webhook(self, adapter: PushAdapter, route: Route) -> Webhook:
         fields = {"adapter": adapter.name}
         if adapter.off:
             logger.warning("adapter %s is OFF: %s; it answers 503", adapter.name, adapter.off, extra=fields)
         elif adapter.trust_mode == "open":
             logger.warning("adapter %s is %s; whoever finds its address makes todos", adapter.name, OPEN, extra=fields)
-        return Line(adapter, GroupCommit(self.ledger, route, resolve_provider(route.provider), self._executor))
+        normalizer = self._one_long_at_a_time(resolve_provider(route.provider))
+        return Webhook(adapter, GroupCommit(self.ledger, route, normalizer, self._executor, self.outage))
+
+    def _one_long_at_a_time(self, normalizer: Normalizer) -> Normalizer:
+        def normalize(delivery: Delivery) -> Shape:
+            if len(delivery.body) < LONG_BODY:
+                return normalizer(delivery)
+            with self._long:
+                return normalizer(delivery)
+
+        return normalize
 
     def close(self) -> None:
         """Waits a moment for what is being stored and closes the ledger; the next use opens it again."""
@@ -101,6 +115,7 @@ class Service:
                 self._opened = False
                 self.ledger.stop()
                 self._executor.shutdown()
+                self._judges.shutdown()
                 self.ledger.close()
 
     async def ready(self) -> None:
@@ -120,6 +135,16 @@ class Service:
                 raise
             self.outage.over()
 
-    async def call(self, function: Callable[[], T]) -> T:
+    async def in_thread(self, function: Callable[[], T]) -> T:
         """Runs what waits for the ledger in a thread of its own."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+
+    async def judge(self, function: Callable[[], T], size: int) -> T:
+        """Verifies a body of that many bytes; a long one in a thread, so that the others do not wait for it."""
+        if size < LONG_BODY:
+            return function()
+        return await asyncio.get_running_loop().run_in_executor(self._judges, self._judge_long, function)
+
+    def _judge_long(self, function: Callable[[], T]) -> T:
+        with self._long:
+            return function()

@@ -17,9 +17,9 @@ from ..ledger import EndpointRow, RawJson, authenticate_endpoint, create_todo
 from ..model import TodoRow
 from ..normalize.storable import NotJson, NumberText, read_json
 from ..redact import safe_text
-from .group_commit import STATEMENT_TIMEOUT
-from .limits import come_again
-from .sealed import sealed
+from .away import is_away
+from .limits import STATEMENT_TIMEOUT, come_again
+from .sealed import sealed, source_ip
 from .service import Service
 
 logger = logging.getLogger(__name__)
@@ -58,13 +58,15 @@ def todos(service: Service) -> Callable[[Request], Awaitable[Response]]:
             raise come_again("the ledger is away")
         was = sealed(http.scope)
         credential = _credential(was.headers)
-        with service.limits.admitted() as admission:
-            body = await admission.body(http.receive, dict(was.headers), MAX_BODY)
+        ip = source_ip(http.scope, was.headers, service.trusted_proxies)
+        async with service.limits.body(http.receive, dict(was.headers), MAX_BODY, ip) as body:
             try:
-                todo, created = await service.call(lambda: _create(service, queue, credential, body))
+                todo, created = await service.in_thread(lambda: _create(service, queue, credential, body))
             except CredentialInvalid:
                 raise _unauthorized() from None
             except LedgerUnavailable as error:
+                if not is_away(error):
+                    raise come_again("the ledger cannot store it now") from None
                 service.outage.failed(error)
                 raise come_again("the ledger is away") from None
             except LedgerError as error:
