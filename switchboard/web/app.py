@@ -42,7 +42,7 @@ def create_app(service: Service | None = None) -> Starlette:
     return Starlette(
         routes=[
             Route("/webhooks/{adapter}", webhooks(service), methods=["POST"]),
-            Route("/v1/queues/{queue}/todos", todos(service), methods=["POST"]),
+            Route("/v1/queues/{queue:path}/todos", todos(service), methods=["POST"]),
         ],
         lifespan=lifespan,
         middleware=[Middleware(Seal)],
