@@ -6,8 +6,9 @@ import asyncio
 import ipaddress
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
@@ -30,6 +31,10 @@ T = TypeVar("T")
 
 #: Connections to PostgreSQL, at most, and threads that wait for them: a flood takes no more from the workers.
 LEDGER_CONNECTIONS = 4
+
+#: Seconds the request that opens it waits for that; those that come meanwhile, or within the pause after a failure,
+#: are told to come again at once.
+OPENING_SECONDS, OPENING_PAUSE = 8.0, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,9 @@ class Service:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._opening = asyncio.Lock()
+        #: Held while somebody opens it for a request, in whichever loop that is.
+        self._opening = threading.Lock()
+        self._not_before = 0.0
         self._opened = False
         #: Held while a long body is parsed.
         self._long = threading.Lock()
@@ -121,19 +128,34 @@ class Service:
     async def ready(self) -> None:
         """Opens it where that is not done: an application that it is mounted in may not run its lifespan.
 
-        Raises as ``open`` does; soon after the ledger was found to be away, at once.
+        Raises as ``open`` does, and ``LedgerUnavailable`` where it is not open soon, or another request opens it, or
+        failed to a moment ago.
         """
         if self._opened:
             return
-        async with self._opening:
-            if self.outage.wait_seconds:
-                raise LedgerUnavailable("the ledger is away")
-            try:
-                await asyncio.to_thread(self.open)
-            except LedgerUnavailable as error:
+        if time.monotonic() < self._not_before or not self._opening.acquire(blocking=False):
+            raise LedgerUnavailable("it is not open yet")
+        opened: Future[None] = Future()
+        # A thread of its own: those of the loop are the team's, and this may take long.
+        threading.Thread(target=self._open_for, args=(opened,), name="switchboard-web-open", daemon=True).start()
+        try:
+            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(opened)), OPENING_SECONDS)
+        except TimeoutError:
+            raise LedgerUnavailable("it takes long to open") from None
+
+    def _open_for(self, opened: Future[None]) -> None:
+        try:
+            self.open()
+        except BaseException as error:  # noqa: BLE001 - whoever waits for it raises it
+            self._not_before = time.monotonic() + OPENING_PAUSE
+            if isinstance(error, LedgerUnavailable):
                 self.outage.failed(error)
-                raise
+            self._opening.release()
+            opened.set_exception(error)
+        else:
             self.outage.over()
+            self._opening.release()
+            opened.set_result(None)
 
     async def in_thread(self, function: Callable[[], T]) -> T:
         """Runs what waits for the ledger in a thread of its own."""
