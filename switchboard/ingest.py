@@ -45,7 +45,9 @@ def store(connection: Connection, route: Route, normalizer: Normalizer, deliveri
             same_kind = [row for row in ordered if (row.delivery.native_id is not None) is identified]
             if same_kind:
                 new += _insert(connection, route, same_kind, conflicts, refused)
-        letters += [_conflict(rows[key].delivery, key) for key in sorted(conflicts)]
+        letters += [
+            _conflict(rows[key].delivery, key) for key in sorted(conflicts) if not rows[key].delivery.vouched_id
+        ]
     # The twin of a refused delivery is stored no more than that one is.
     refused += [(twin, why) for delivery, why in refused for twin in twins.get(id(delivery), ())]
     written = insert_dead_letters(connection, route, letters) if letters else []

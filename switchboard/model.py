@@ -40,6 +40,9 @@ class Delivery:
     tries: int = 1
     #: What its transport acknowledges it by.
     handle: str = ""
+    #: Whether its sender vouches for the id: it stands in what was signed, so that another body under it is the same
+    #: delivery once more (Stripe counts in it how many webhooks are still to come).
+    vouched_id: bool = False
     #: Why its last try in this process failed, as far as that is known.
     last_error: str = field(default="", repr=False)
 

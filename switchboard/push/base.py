@@ -173,7 +173,9 @@ class PushAdapter(Adapter):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}: {self.trust_mode}>"
 
-    def _delivery(self, request: Request, native_id: str | None, verify_detail: str) -> Delivery:
+    def _delivery(
+        self, request: Request, native_id: str | None, verify_detail: str, *, vouched_id: bool = False
+    ) -> Delivery:
         headers = self._shown(request.headers)
         return Delivery(
             request.body,
@@ -182,6 +184,7 @@ class PushAdapter(Adapter):
             headers,
             headers.get("content-type", ""),
             request.source_ip,
+            vouched_id=vouched_id,
         )
 
     def _shown(self, headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

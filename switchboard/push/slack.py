@@ -50,7 +50,8 @@ class Slack(PushAdapter):
         given = request.header("x-slack-signature")
         signed_at = request.time_header("x-slack-request-timestamp", self._options.tolerance)
         which = matching(self.secrets, [given], lambda secret: _sign(secret, signed_at, request.body))
-        return self._delivery(request, id_in_body(request.body, "event_id"), f"slack v0, secret {which}")
+        native_id = id_in_body(request.body, "event_id")
+        return self._delivery(request, native_id, f"slack v0, secret {which}", vouched_id=True)
 
     def answer(self, delivery: Delivery) -> str | None:
         # Before it is parsed once more: all others have no such word, or have it somewhere else.

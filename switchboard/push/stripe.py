@@ -52,7 +52,8 @@ class Stripe(PushAdapter):
             raise SignatureInvalid("stripe-signature: expected one t and at least one v1")
         request.check_time(times[0], self._options.tolerance)
         which = matching(self.secrets, given, lambda secret: _sign(secret, times[0], request.body))
-        return self._delivery(request, id_in_body(request.body, "id"), f"stripe v1, secret {which}")
+        native_id = id_in_body(request.body, "id")
+        return self._delivery(request, native_id, f"stripe v1, secret {which}", vouched_id=True)
 
 
 def _sign(secret: bytes, signed_at: bytes, body: bytes) -> bytes:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ..errors import SwitchboardError
+from ..errors import LedgerUnavailable, SwitchboardError
 from ..redact import safe_text
 from .limits import Gone, come_again
 from .sealed import Seal
@@ -58,7 +58,8 @@ async def _say_no(_request: Request, error: Exception) -> Response:
 
 async def _cannot_serve(request: Request, error: Exception) -> Response:
     # Mounted, it is opened by a request: what would end `switchboard serve` with this line must not end its host.
-    logger.error("web: %s", safe_text(str(error)))
+    if not isinstance(error, LedgerUnavailable):
+        logger.error("web: %s", safe_text(str(error)))
     return await _say_no(request, come_again("it cannot serve yet"))
 
 

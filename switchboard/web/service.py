@@ -6,19 +6,23 @@ import asyncio
 import ipaddress
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar
 
 from ..backoff import Outage
 from ..config import load_web, load_webhooks
+from ..errors import LedgerUnavailable
 from ..ledger import Ledger, migrate
+from ..model import Route
 from ..normalize import resolve_provider
 from ..push import OPEN, PushAdapter
 from ..registration import register_adapter
 from .group_commit import GroupCommit
 from .limits import Limits
+from .sealed import Network
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +43,18 @@ class Line:
 class Service:
     """Opened and closed by any thread; the rest is used by the thread of the event loop."""
 
+    # Set by open().
+    ledger: Ledger
+    limits: Limits
+    read_timeout: timedelta
+    trusted_proxies: list[Network]
+    lines: dict[str, Line]
+    _executor: ThreadPoolExecutor
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._opening = asyncio.Lock()
         self._opened = False
-        self.ledger = Ledger("")
-        self.lines: dict[str, Line] = {}
-        self.trusted_proxies: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
         self.outage = Outage("web: the ledger", logger, {})
 
     def open(self) -> None:
@@ -56,46 +66,60 @@ class Service:
             if self._opened:
                 return
             options, adapters = load_web(), load_webhooks()
-            ledger = Ledger.from_environment()
-            ledger.max_size = LEDGER_CONNECTIONS
-            ledger.open()
-            migrate(ledger)
-            with ledger.transaction(doing="register adapters") as transaction:
-                routes = {adapter.name: register_adapter(transaction.connection, adapter) for adapter in adapters}
-            self.ledger = ledger
-            self.executor = ThreadPoolExecutor(LEDGER_CONNECTIONS, "switchboard-web")
+            self.ledger = Ledger.from_environment()
+            self.ledger.max_size = LEDGER_CONNECTIONS
+            try:
+                routes = self._register(adapters)
+            except BaseException:
+                self.ledger.close()
+                raise
             self.limits = Limits(options.max_in_progress, options.read_timeout)
-            self.trusted_proxies = [ipaddress.ip_network(proxy) for proxy in options.trusted_proxies]
             self.read_timeout = options.read_timeout
-            for adapter in adapters:
-                normalizer = resolve_provider(adapter.options.provider)
-                into = GroupCommit(ledger, routes[adapter.name], normalizer, self.executor)
-                self.lines[adapter.name] = Line(adapter, into)
-                _say(adapter)
+            self.trusted_proxies = [ipaddress.ip_network(proxy) for proxy in options.trusted_proxies]
+            self._executor = ThreadPoolExecutor(LEDGER_CONNECTIONS, "switchboard-web")
+            self.lines = {adapter.name: self._line(adapter, routes[adapter.name]) for adapter in adapters}
             self._opened = True
 
+    def _register(self, adapters: Sequence[PushAdapter]) -> dict[str, Route]:
+        self.ledger.open()
+        migrate(self.ledger)
+        with self.ledger.transaction(doing="register adapters") as transaction:
+            return {adapter.name: register_adapter(transaction.connection, adapter) for adapter in adapters}
+
+    def _line(self, adapter: PushAdapter, route: Route) -> Line:
+        fields = {"adapter": adapter.name}
+        if adapter.off:
+            logger.warning("adapter %s is OFF: %s; it answers 503", adapter.name, adapter.off, extra=fields)
+        elif adapter.trust_mode == "open":
+            logger.warning("adapter %s is %s; whoever finds its address makes todos", adapter.name, OPEN, extra=fields)
+        return Line(adapter, GroupCommit(self.ledger, route, resolve_provider(route.provider), self._executor))
+
     def close(self) -> None:
-        """Waits for what is being stored and closes the ledger; the next use opens it again."""
+        """Waits a moment for what is being stored and closes the ledger; the next use opens it again."""
         with self._lock:
             if self._opened:
                 self._opened = False
-                self.executor.shutdown()
+                self.ledger.stop()
+                self._executor.shutdown()
                 self.ledger.close()
-                self.lines = {}
 
     async def ready(self) -> None:
-        """Opens it where that is not done: an application that it is mounted in may not run its lifespan."""
-        if not self._opened:
-            await asyncio.to_thread(self.open)
+        """Opens it where that is not done: an application that it is mounted in may not run its lifespan.
+
+        Raises as ``open`` does; soon after the ledger was found to be away, at once.
+        """
+        if self._opened:
+            return
+        async with self._opening:
+            if self.outage.wait_seconds:
+                raise LedgerUnavailable("the ledger is away")
+            try:
+                await asyncio.to_thread(self.open)
+            except LedgerUnavailable as error:
+                self.outage.failed(error)
+                raise
+            self.outage.over()
 
     async def call(self, function: Callable[[], T]) -> T:
         """Runs what waits for the ledger in a thread of its own."""
-        return await asyncio.get_running_loop().run_in_executor(self.executor, function)
-
-
-def _say(adapter: PushAdapter) -> None:
-    fields = {"adapter": adapter.name}
-    if adapter.off:
-        logger.warning("adapter %s is OFF: %s; it answers 503", adapter.name, adapter.off, extra=fields)
-    elif adapter.trust_mode == "open":
-        logger.warning("adapter %s is %s; whoever finds its address makes todos", adapter.name, OPEN, extra=fields)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function)

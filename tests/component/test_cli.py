@@ -419,10 +419,27 @@ def test_adapters_are_listed_with_what_the_ledger_knows(cli: Cli, connection: Co
     assert rows[0]["config"]["broker"] == "redis://someone:«redacted»@example.com"
 
     header, first, second = cli.ok("adapters", "list").text.splitlines()
-    columns = ["name", "type", "queue", "enabled", "lag", "pending", "consumers", "last_poll", "last_error"]
+    columns = ["name", "type", "queue", "enabled", "trust", "lag", "pending", "consumers", "last_poll", "last_error"]
     assert header.split() == columns
-    assert first.split() == ["deploys", "redis-stream", "deploys", "yes", "?", "?", "0"]
+    assert first.split() == ["deploys", "redis-stream", "deploys", "yes", "queue", "?", "?", "0"]
     assert second.split()[0] == "repositories"
+
+
+def test_what_is_open_or_off_stands_out_among_the_adapters(cli: Cli, connection: Connection) -> None:
+    with connection.transaction():
+        for name, trust_mode, off in (("public", "open", ""), ("repositories", "signed", "its secret is not set")):
+            upsert_adapter(
+                connection,
+                name=name,
+                family="webhook",
+                trust_mode=trust_mode,  # type: ignore[arg-type]
+                queue=name,
+                namespace=f"generic:{name}",
+                config={"type": "generic", "off": off},
+            )
+    _, public, repositories = cli.ok("adapters", "list").text.splitlines()
+    assert "OPEN: nobody is verified" in public
+    assert "OFF: its secret is not set" in repositories
 
 
 def test_adapters_are_disabled_and_enabled(cli: Cli, connection: Connection) -> None:

@@ -3,7 +3,8 @@
 import json
 import socket
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from urllib.parse import quote
@@ -195,6 +196,23 @@ def test_another_body_under_the_same_id_is_kept_as_a_dead_letter(served: Served)
     answer = served.send("github", other)
     assert (answer.status_code, answer.json()) == (202, {"created": 0, "dead_letter": True})
     assert served.value("SELECT reason FROM dead_letters WHERE payload = %s", other.body) == "id_conflict"
+
+
+@pytest.mark.parametrize("sender", ["stripe", "slack", "standard"])
+def test_another_body_under_an_id_that_is_signed_with_it_is_a_redelivery(served: Served, sender: str) -> None:
+    """Stripe counts in its event how many webhooks are still to come: a retry has the id, and not the bytes."""
+    event_id = f"evt_{uuid.uuid4().hex}"
+    bodies = [
+        json.dumps({"id": event_id, "event_id": event_id, "pending_webhooks": count}).encode() for count in (2, 1)
+    ]
+    make: dict[str, Callable[[bytes], Sent]] = {
+        "stripe": stripe,
+        "slack": slack,
+        "standard": lambda body: standard(body, message=event_id),
+    }
+    answers = [served.send(sender, make[sender](body)) for body in bodies]
+    assert [answer.json() for answer in answers] == [{"created": 1}, {"created": 0}]
+    assert served.rows("SELECT id FROM dead_letters WHERE payload = ANY(%s)", bodies) == []
 
 
 def test_a_dead_letter_that_is_replayed_has_the_trust_of_its_adapter(served: Served) -> None:

@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 import switchboard
 
 PACKAGE = Path(switchboard.__file__).parent
@@ -27,7 +25,8 @@ import threading
 import switchboard
 print(sorted({event for event in touched if event in ("socket.connect", "socket.getaddrinfo", "socket.bind")}))
 print(threading.active_count())
-print(sorted(set(sys.modules) & {"pika", "switchboard.embedded", "prometheus_client", "dramatiq.brokers.rabbitmq"}))
+extras = {"pika", "prometheus_client", "dramatiq.brokers.rabbitmq", "starlette", "uvicorn"}
+print(sorted(set(sys.modules) & (extras | {"switchboard.embedded", "switchboard.web"})))
 import psutil
 print(psutil.Process().net_connections("all"))
 """
@@ -96,7 +95,7 @@ def reached(module: str) -> set[str]:
     return seen
 
 
-def test_importing_it_connects_to_nothing_starts_nothing_and_needs_no_pika() -> None:
+def test_importing_it_connects_to_nothing_starts_nothing_and_needs_no_extra() -> None:
     run = subprocess.run([sys.executable, "-c", WATCHED_IMPORT], capture_output=True, text=True, check=True)
     assert run.stdout.splitlines() == ["[]", "1", "[]", "[]"]
 
@@ -112,11 +111,16 @@ def test_pull_reaches_no_ledger() -> None:
         assert not {there for there in reached(module) if within(there, "ledger")}, module
 
 
-def test_push_reaches_no_ledger() -> None:
-    if "switchboard.push" not in modules():
-        pytest.skip("there is no push family yet")
+def test_push_reaches_no_ledger_no_transport_and_no_server() -> None:
     for module in room("push"):
-        assert not {there for there in reached(module) if within(there, "ledger")}, module
+        for there in reached(module):
+            assert not any(within(there, other) for other in ("ledger", "pull", "brokers", "web", "ingest")), module
+
+
+def test_nothing_but_its_command_imports_the_web() -> None:
+    for module in modules():
+        if not within(module, "web") and module != "switchboard.cli.serve":
+            assert not {there for there, _ in imports(module) if within(there, "web")}, module
 
 
 def test_errors_imports_nothing_of_ours() -> None:
