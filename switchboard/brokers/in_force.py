@@ -30,7 +30,7 @@ def broker_in_force() -> AdapterQueues:
 
             set_up_sentry()
         broker = _from_environment()
-        if os.environ.get("dramatiq_prom_port", "").strip():
+        if os.environ.get("dramatiq_prom_port", "").strip():  # noqa: SIM112 - Dramatiq's own name
             _serve_metrics(broker)
         dramatiq.set_broker(broker)
     if not isinstance(broker, AdapterQueues):
