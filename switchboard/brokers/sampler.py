@@ -25,6 +25,7 @@ from ..ledger import (
 )
 from ..model import TodoState
 from ..pull import PullAdapter
+from ..schedules import UpkeepOptions
 from ..telemetry.gauge_file import GaugeFile, Sample, remove_left_behind
 
 logger = logging.getLogger(__name__)
@@ -264,6 +265,9 @@ def _ask_dead_letters(connection: Connection) -> list[Sample]:
 def _ask_upkeep(connection: Connection) -> list[Sample]:
     samples = []
     for row in list_upkeep(connection):
+        if row.job not in UpkeepOptions.model_fields:
+            # A repair that is made when it is needed has no schedule that it could be late for.
+            continue
         labels, succeeded_at = {"upkeep": row.job}, row.last_succeeded_at.timestamp()
         samples.append(Sample("switchboard_upkeep_last_success_timestamp_seconds", labels, succeeded_at))
         samples.append(Sample("switchboard_upkeep_last_duration_seconds", labels, row.last_duration_seconds))

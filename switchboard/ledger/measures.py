@@ -42,6 +42,7 @@ SELECT name, enabled,
        count(*) FILTER (WHERE seen_at > now() - %s) AS consumers,
        extract(epoch FROM max(polled_at))::float8 AS polled_at_seconds
 FROM adapters LEFT JOIN consumers ON adapter = name
+WHERE family = 'queue'
 GROUP BY name
 """)
 
@@ -57,7 +58,7 @@ class TodoCount:
 
 @dataclass(frozen=True, slots=True)
 class AdapterActivity:
-    """An adapter as its consumers say: how many are there, and the Unix second of the last successful poll of any."""
+    """A pull adapter as its consumers say: how many there are, and the Unix second of any one's last successful poll."""
 
     name: str
     enabled: bool
@@ -87,7 +88,7 @@ def count_unresolved_dead_letters(
 def list_adapter_activity(
     connection: Connection, *, seen_within: timedelta, timeout: timedelta | None = None
 ) -> list[AdapterActivity]:
-    """Every adapter that ever registered, with its consumers that were seen lately."""
+    """Every pull adapter that ever registered, with its consumers that were seen lately; a webhook has none."""
     with (
         within(connection, timeout, "list adapter activity"),
         connection.cursor(row_factory=class_row(AdapterActivity)) as cursor,

@@ -45,7 +45,7 @@ GAUGES = {
     "switchboard_adapter_unread": (
         "Messages at the source that nobody has read; no sample where it does not say.", ("adapter",)),
     "switchboard_adapter_pending": ("Messages read and not acknowledged at the source.", ("adapter",)),
-    "switchboard_adapter_enabled": ("1 where the adapter may consume, 0 where it is switched off.", ("adapter",)),
+    "switchboard_adapter_enabled": ("1 where the pull adapter may consume, 0 where it is switched off.", ("adapter",)),
     "switchboard_adapter_consumers": (
         "Worker processes whose consumer of the adapter said within half a minute that it is there.", ("adapter",)),
     "switchboard_adapter_last_poll_timestamp_seconds": (

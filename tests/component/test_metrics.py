@@ -5,7 +5,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 import redis
+from alerts import firing
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import eventually
 from worker import Worker
@@ -293,6 +294,34 @@ def test_the_time_from_the_source_counts_what_waited_there_before_anybody_read(s
         assert found[f"{name}_sum", "jobs"] < 60
         buckets = {key[2]: value for key, value in found.items() if key[:2] == (f"{name}_bucket", "deploys")}
         assert (buckets["60.0"], buckets["300.0"]) == (1, 2)
+
+
+def test_a_source_that_is_away_from_the_start_on_raises_its_alert_and_no_webhook_does(
+    site: Site, own_valkey: ValkeyServer
+) -> None:
+    # Given sources that nobody reaches, a webhook, which nobody reads, and a repair that has no schedule
+    site.source_url = own_valkey.url
+    own_valkey.kill()
+    with closing(Ledger(site.database_url)) as ledger:
+        migrate(ledger)
+    with psycopg.connect(site.database_url) as admin:
+        admin.execute("INSERT INTO adapters (name, family, trust_mode) VALUES ('repos', 'webhook', 'signed')")
+        admin.execute(
+            "INSERT INTO upkeep (job, last_succeeded_at, last_duration_seconds) "
+            "VALUES ('rebuild_pending_index', now() - interval '1 year', 1), ('reap', now(), 1)"
+        )
+    with site.running(1):
+        # When it is sampled
+        both = {"deploys", "jobs"}
+        eventually(
+            lambda: firing("SwitchboardAdapterNotPolled", site.scrape()) == both, within=60, what="the alert is raised"
+        )
+        # Then nothing asks for consumers of a webhook, or for a repair that is made when it is needed
+        found = site.scrape()
+        assert firing("SwitchboardAdapterWithoutConsumers", found) == set()
+        assert {key[1] for key in named(found, "switchboard_adapter_consumers")} == both
+        for name in ("last_success_timestamp_seconds", "last_duration_seconds"):
+            assert {key[1] for key in named(found, f"switchboard_upkeep_{name}")} == {"reap"}
 
 
 def scans(site: Site) -> int:

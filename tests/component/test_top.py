@@ -172,6 +172,15 @@ def test_without_a_terminal_and_with_once_it_prints_one_page(top: Top, connectio
         assert "\x1b" not in done.stdout
 
 
+def test_only_what_could_be_known_is_marked_as_unknown(top: Top, connection: Connection) -> None:
+    top.env["DEPLOYS_URL"] = "redis://127.0.0.1:1/0"
+    connection.execute("INSERT INTO adapters (name, family, trust_mode) VALUES ('repos', 'webhook', 'signed')")
+    cells = {line.split()[0]: line.split() for line in top.run("--once").stdout.splitlines() if line}
+    # Name, queue, enabled, trust, lag, pending.
+    assert cells["deploys"][:6] == ["deploys", "-", "yes", "queue", "?", "?"]
+    assert cells["repos"][:6] == ["repos", "-", "yes", "signed", "-", "-"]
+
+
 def test_it_keeps_the_page_up_to_date_until_q(top: Top, connection: Connection) -> None:
     with top.on_terminal("--interval", "0.2") as terminal:
         terminal.shows("deploys")
