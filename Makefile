@@ -4,14 +4,15 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint wheel bench soak forty-kills clean help
+.PHONY: demo test lint wheel bench bench-quick soak forty-kills clean help
 
 help:
 	@echo "make demo         20,000 messages through a real worker that is killed midway"
 	@echo "make test         the whole test suite on real servers"
 	@echo "make lint         ruff and strict mypy"
 	@echo "make wheel        build the wheel, install it into a clean environment, run it once"
-	@echo "make bench        what batching is worth, in one run"
+	@echo "make bench        against a loop by hand, FastStream, procrastinate, pgqueuer and PostgreSQL itself: hours"
+	@echo "make bench-quick  the same in two minutes: one round, small sizes"
 	@echo "make soak         five minutes of kills, stops and cut connections, then a count from outside"
 
 $(VENV)/.installed: pyproject.toml
@@ -46,9 +47,15 @@ soak: $(VENV)/.installed
 forty-kills: $(VENV)/.installed
 	$(BIN)/python -m soak.forty_kills
 
-bench: $(VENV)/.installed
-	$(BIN)/python bench/ingest.py
-	$(BIN)/python bench/todos.py
+$(VENV)/.bench-installed: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
+
+bench: $(VENV)/.bench-installed
+	$(BIN)/python -m bench.run
+
+bench-quick: $(VENV)/.bench-installed
+	$(BIN)/python -m bench.run --quick
 
 clean:
 	rm -rf $(VENV) build dist
