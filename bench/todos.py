@@ -57,7 +57,7 @@ class Contestant:
 
 
 CONTESTANTS = (
-    Contestant("Switchboard", "todos_switchboard", 7_000, 800, on_dramatiq=True),
+    Contestant("Switchboard", "todos_switchboard", 15_000, 800, on_dramatiq=True),
     Contestant("Dramatiq on Redis", "todos_dramatiq", 1_800, 2_500, on_dramatiq=True),
     Contestant("procrastinate", "todos_procrastinate", 350, 500),
     Contestant("pgqueuer", "todos_pgqueuer", 3_000, 800),
