@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -128,7 +129,8 @@ def test_taking_over_what_was_left_behind_is_an_answer_of_the_source(
     redis_client.xgroup_create("deploys", "switchboard", mkstream=True)
     for number in range(3):
         redis_client.xadd("deploys", {"n": str(number)})
-    [(_, entries)] = redis_client.xreadgroup("switchboard", "elsewhere/1/7/2", {"deploys": ">"})
+    read: Any = redis_client.xreadgroup("switchboard", "elsewhere/1/7/2", {"deploys": ">"})
+    [(_, entries)] = read
     redis_client.xclaim("deploys", "switchboard", "elsewhere/1/7/2", 0, [each for each, _ in entries], idle=3_600_000)
     adapter = RedisStream("deploys", url=redis_url, stream="deploys", queue="deploys")
     with ledger.transaction() as tx:
@@ -141,8 +143,10 @@ def test_taking_over_what_was_left_behind_is_an_answer_of_the_source(
             return asked if next(consumer) is not None else None
 
         asked = eventually(taken_over, within=30, what="it is taken over")
-        assert consumer.beat.answered_at is not None
-        assert consumer.beat.answered_at >= asked, "health would say that the source does not answer"
+        answered = consumer.beat.answered_at
+        assert answered is not None
+        assert asked is not None
+        assert answered >= asked, "health would say that the source does not answer"
     finally:
         consumer.stop()
         consumer.close()
