@@ -197,6 +197,9 @@ def _shape(
 
 
 def _storable(shape: Shape) -> Shape:
+    # Nearly all derive their payload and are printable: nothing to replace, and no second object.
+    if shape.payload is None and (shape.title + shape.kind + shape.event_type).isprintable():
+        return shape
     payload = None if shape.payload is None else JsonText(storable_text(shape.payload))
     if payload is not None:
         payload = storable_json(payload) or payload

@@ -1,4 +1,4 @@
-"""The reaper: what dead workers left is taken back, and the index that every claim depends on is kept healthy."""
+"""The reaper: what dead workers left, in the ledger and at each source, is taken back."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 
-from .errors import BrokerUnavailable, LedgerError
+from .errors import BrokerUnavailable
 from .ledger import (
     Ledger,
     Requeued,
-    cleanup_holders,
     database_time,
     forget_consumers,
-    inspect_pending_index,
-    list_upkeep,
+    give_way,
+    look_after_pending_index,
     note_upkeep,
     reap_expired,
-    rebuild_pending_index,
     take_upkeep,
 )
 from .ledger.claims import REQUEUE_STEP
@@ -29,11 +27,6 @@ logger = logging.getLogger(__name__)
 
 #: How long requeuing goes on in one run; the next run goes on where it was.
 BUDGET = timedelta(seconds=40)
-
-#: The shortest time between two rebuilds of the pending index: one that changes nothing must not be every minute's.
-REBUILD_INTERVAL = timedelta(hours=1)
-
-_REBUILD_JOB = "rebuild_pending_index"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +65,11 @@ def reap(ledger: Ledger, adapters: Iterable[PullAdapter]) -> Reaped | None:
         requeued = requeue_expired(ledger)
         reaped = Reaped(requeued.pending, requeued.failed)
         for adapter in adapters:
+            give_way(guard.connection, "reap")
             reaped = _free_dead(adapter, reaped)
-        forget_consumers(guard.connection)
-        reaped = replace(reaped, rebuilt=int(_look_after_index(ledger)))
+        with ledger.transaction(doing="reap") as transaction:
+            forget_consumers(transaction.connection)
+        reaped = replace(reaped, rebuilt=int(look_after_pending_index(ledger)))
         note_upkeep(guard.connection, "reap", began_at, asdict(reaped))
     return reaped
 
@@ -87,7 +82,8 @@ def requeue_expired(ledger: Ledger, *, queue: str | None = None) -> Requeued:
         with ledger.transaction(doing="reap") as transaction:
             step = reap_expired(transaction.connection, queue=queue)
         total = Requeued(total.pending + step.pending, total.failed + step.failed)
-        if step.pending + step.failed < REQUEUE_STEP or time.monotonic() >= deadline:
+        done = step.pending + step.failed < REQUEUE_STEP
+        if done or ledger.stopping or time.monotonic() >= deadline:
             return total
 
 
@@ -103,34 +99,3 @@ def _free_dead(adapter: PullAdapter, reaped: Reaped) -> Reaped:
         deliveries=reaped.deliveries + freed.deliveries,
         consumers=reaped.consumers + freed.consumers,
     )
-
-
-def _look_after_index(ledger: Ledger) -> bool:
-    """Names who holds cleaning up, and rebuilds the index where it is bloated; whether it did."""
-    with ledger.transaction(doing="reap") as transaction:
-        connection = transaction.connection
-        index = inspect_pending_index(connection)
-        holders = cleanup_holders(connection)
-        rebuilt = [row.last_succeeded_at for row in list_upkeep(connection) if row.job == _REBUILD_JOB]
-        now = database_time(connection)
-    for holder in holders[:1]:
-        logger.warning(
-            "a transaction of %s (pid %s, %s) has been open for %d minutes: until it ends, dead rows of todos stay, "
-            "%d by now, and claims slow down",
-            holder.who,
-            holder.pid,
-            holder.state,
-            holder.age_seconds // 60,
-            index.dead_rows,
-        )
-    if not index.bloated or holders or any(now - at < REBUILD_INTERVAL for at in rebuilt):
-        return False
-    try:
-        rebuild_pending_index(ledger)
-    except LedgerError as error:
-        logger.warning("idx_todos_pending has %d bytes and needs %d: %s", index.size_bytes, index.dense_bytes, error)
-        return False
-    with ledger.transaction(doing="reap") as transaction:
-        note_upkeep(transaction.connection, _REBUILD_JOB, now, {"bytes_before": index.size_bytes})
-    logger.info("rebuilt idx_todos_pending, which had %d bytes and needed %d", index.size_bytes, index.dense_bytes)
-    return True

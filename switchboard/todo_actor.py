@@ -12,6 +12,7 @@ from typing import Any
 import dramatiq
 
 from .brokers import AdapterQueues, TodoOptions, broker_in_force, todo_queue
+from .brokers.retries import never
 from .brokers.todo_options import MAX_BACKOFF, MIN_BACKOFF
 from .claimed import Todo
 from .errors import ConfigError
@@ -61,7 +62,7 @@ def todo(
                 store_then_ack=store_then_ack,
                 # The ledger counts attempts and keeps the waits. A copy by Retries would be another message.
                 max_retries=0,
-                retry_when=_never,
+                retry_when=never,
                 **options,
             )(_as_handler(function))
         return actor
@@ -87,7 +88,3 @@ def _as_handler(function: Handler) -> Callable[[Todo], Any]:
         todo.finish(function(todo))
 
     return handle
-
-
-def _never(_retries: int, _exception: BaseException) -> bool:
-    return False

@@ -8,6 +8,7 @@ from datetime import timedelta
 import dramatiq
 
 from ..brokers import AdapterQueues, adapter_queue, ingest_actor_name
+from ..brokers.retries import never
 from ..errors import BrokerUnavailable, LedgerUnavailable
 from ..ingest import bury, park, report, store
 from ..ledger import current_transaction
@@ -58,7 +59,7 @@ def declare_ingest(broker: AdapterQueues, adapter: PullAdapter) -> None:
         # The consumer offers again what has no receipt. A copy by Retries would take the original's place, and a
         # team's global retry_when outranks max_retries.
         max_retries=0,
-        retry_when=_never,
+        retry_when=never,
         throws=(LedgerUnavailable, BrokerUnavailable),
     )(ingest)
 
@@ -69,7 +70,3 @@ def _measure(adapter: PullAdapter, batch: Batch, outcome: Stored) -> None:
         sent_at = adapter.sent_at(batch.deliveries[0])
         took = time.monotonic() - batch.read_at if sent_at is None else max(0.0, time.time() - sent_at)
         observe("switchboard_source_to_commit_seconds", took, adapter=adapter.name)
-
-
-def _never(_retries: int, _exception: BaseException) -> bool:
-    return False

@@ -12,6 +12,7 @@ from periodiq import PeriodiqMiddleware
 
 from .. import ledger
 from ..brokers import AdapterQueues
+from ..brokers.retries import never
 from ..errors import LedgerUnavailable
 from ..ledger.retention import PRUNE_TIMEOUT
 from ..reaper import reap
@@ -69,6 +70,7 @@ def _declare(
         time_limit=int(limit.total_seconds() * 1000),
         # The next tick is the retry.
         max_retries=0,
+        retry_when=never,
         throws=LedgerUnavailable,
     )(function)
     return actor

@@ -221,7 +221,8 @@ class Sampler:
             try:
                 lag = adapter.lag()
             except BrokerUnavailable as error:
-                silent.add(adapter.broker)
+                if not error.answered:
+                    silent.add(adapter.broker)
                 self._outages[name].failed(error)
                 continue
             self._outages[name].over()

@@ -73,7 +73,7 @@ def top(interval: float, once: bool, as_json: bool) -> None:
 
 
 def _look(ledger: Ledger, sources: Sequence[PullAdapter]) -> Page:
-    lags = ask_lags(sources)
+    lags, schedules = ask_lags(sources), load_upkeep()
     with ledger.transaction(timeout=LOOK_TIMEOUT, doing="look") as transaction:
         connection = transaction.connection
         adapters = list_adapters(connection)
@@ -87,7 +87,7 @@ def _look(ledger: Ledger, sources: Sequence[PullAdapter]) -> Page:
                 for row in rows
             ],
             "todos": _todos(connection),
-            "upkeep": [_upkeep(job) for job in jobs(connection, load_upkeep())],
+            "upkeep": [_upkeep(job) for job in jobs(connection, schedules)],
         }
 
 

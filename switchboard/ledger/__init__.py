@@ -23,7 +23,7 @@ from .claims import (
     release_todos,
     retry_todo,
 )
-from .connection import STATEMENT_TIMEOUT, Connection, savepoint
+from .connection import STATEMENT_TIMEOUT, Connection, give_way, savepoint
 from .consumers import ConsumerRow, forget_consumers, list_consumers, note_poll
 from .dead_letters import (
     DeadLetterBody,
@@ -45,18 +45,19 @@ from .endpoints import (
 )
 from .events import event_traces, get_event, insert_event, remember_message
 from .exclusive import ExclusiveLock
+from .holders import Holder, cleanup_holders
 from .humans import Belongings, HumanRow, add_human, belongings, find_human, get_human, list_humans, remove_human
 from .intake import Keyed, insert_batch
 from .measures import count_todos, count_unresolved_dead_letters, list_adapter_activity
 from .migrator import migrate
 from .notify import CHANNEL, ask, heard, listen
 from .pending_acks import forget_acks, note_pending_acks, ready_acks
-from .pending_index import Holder, PendingIndex, cleanup_holders, inspect_pending_index, rebuild_pending_index
+from .pending_index import PendingIndex, inspect_pending_index, look_after_pending_index, rebuild_pending_index
 from .pool import Ledger, PoolUse, Transaction, current_transaction, transaction
 from .retention import Pruned, prune
 from .sessions import SessionRow, authenticate_session, begin_session, end_session
 from .settings import SETTINGS, Setting, get_setting, list_settings, set_setting
-from .todos import create_todo, database_time, get_todo, list_todos
+from .todos import NewTodo, create_todo, create_todos, database_time, get_todo, list_todos
 from .upkeep import UpkeepRow, list_upkeep, migrated_seconds_ago, note_upkeep, take_upkeep
 from .wire import RawJson
 
@@ -78,6 +79,7 @@ __all__ = [
     "HumanRow",
     "Keyed",
     "Ledger",
+    "NewTodo",
     "PendingIndex",
     "PoolUse",
     "Pruned",
@@ -107,6 +109,7 @@ __all__ = [
     "count_todos",
     "count_unresolved_dead_letters",
     "create_todo",
+    "create_todos",
     "current_transaction",
     "database_time",
     "end_session",
@@ -124,6 +127,7 @@ __all__ = [
     "get_human",
     "get_setting",
     "get_todo",
+    "give_way",
     "heard",
     "heartbeat",
     "insert_batch",
@@ -141,6 +145,7 @@ __all__ = [
     "list_todos",
     "list_upkeep",
     "listen",
+    "look_after_pending_index",
     "migrate",
     "migrated_seconds_ago",
     "note_pending_acks",

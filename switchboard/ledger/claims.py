@@ -133,9 +133,11 @@ _REQUEUE_ALL = sql.SQL(_REQUEUE).format(queue=sql.SQL(""))
 _REQUEUE_QUEUE = sql.SQL(_REQUEUE).format(queue=sql.SQL("queue = %(queue)s AND"))
 
 
+# Each half of owner's condition is a partial index, which PostgreSQL puts together.
 _COUNT_EXPIRED = sql.SQL("""
 SELECT count(*) FILTER (WHERE attempt < max_attempts), count(*) FILTER (WHERE attempt >= max_attempts)
-FROM todos WHERE state = 'claimed' AND lease_expires_at <= now() AND (%(queue)s::text IS NULL OR queue = %(queue)s)
+FROM todos WHERE state = 'claimed' AND (owner IS NULL OR owner IS NOT NULL) AND lease_expires_at <= now()
+  AND (%(queue)s::text IS NULL OR queue = %(queue)s)
 """)
 
 

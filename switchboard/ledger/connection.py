@@ -10,9 +10,10 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg import sql
 from psycopg.rows import TupleRow
 
-from ..errors import LedgerError
+from ..errors import LedgerError, LedgerUnavailable
 from .failures import translate
 
 T = TypeVar("T")
@@ -23,6 +24,13 @@ STATEMENT_TIMEOUT = timedelta(seconds=30)
 #: How long a statement may still take once the process has been told to stop; a server that answers nothing
 #: gets as long again to take the cancellation before its connection is closed.
 STOP_GRACE = timedelta(seconds=1)
+
+
+# Those that this server has: transaction_timeout is of PostgreSQL 17.
+_STAY_OPEN = sql.SQL("""
+SELECT set_config(name, '0', true) FROM pg_settings
+WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')
+""")
 
 
 class Stop:
@@ -89,6 +97,17 @@ class Connection(psycopg.Connection[TupleRow]):
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+def stay_open(connection: Connection) -> None:
+    """Lets this transaction be long, and idle: the server's own limits of that end others, not this one."""
+    connection.execute(_STAY_OPEN)
+
+
+def give_way(connection: Connection, doing: str) -> None:
+    """Raises ``LedgerUnavailable`` where the process has been told to stop: what goes in steps ends between two."""
+    if connection.stop is not None and connection.stop.is_set():
+        raise LedgerUnavailable(f"{doing}: this process is stopping")
 
 
 @contextmanager

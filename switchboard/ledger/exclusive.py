@@ -7,15 +7,13 @@ from datetime import timedelta
 from psycopg import sql
 
 from ..errors import LedgerError
-from .connection import Connection, within
+from .connection import Connection, stay_open, within
 from .pool import Ledger
 from .wire import TextArray
 
 #: How long asking for the lock, or whether it is still held, may take.
 ASK_TIMEOUT = timedelta(seconds=2)
 
-# Of a transaction that stays open, so that a pooler in transaction mode cannot give the session to somebody else.
-_BEGIN = sql.SQL("SELECT set_config('idle_in_transaction_session_timeout', '0', true)")
 _TAKE = sql.SQL("SELECT name FROM unnest(%s) AS name WHERE pg_try_advisory_xact_lock(hashtextextended(name, 0))")
 _ASK = sql.SQL("SELECT 1")
 
@@ -48,7 +46,8 @@ class ExclusiveLock:
         try:
             with within(connection, ASK_TIMEOUT, self._doing):
                 if self._connection is None:
-                    connection.execute(_BEGIN)
+                    # A pooler in transaction mode cannot give the session to somebody else meanwhile.
+                    stay_open(connection)
                 self._taken |= self._free(connection, wanted)
         except LedgerError:
             self._connection = connection

@@ -31,14 +31,18 @@ _NOTIFY = sql.SQL("CASE WHEN %(notify)s AND count(*) > 0 THEN pg_notify({}, %(qu
 )
 
 # Incoming rows are ordered by key, and inserted in that order: unordered batches of two sessions deadlock.
-# A todo's payload is derived from the bytes already sent, unless its shape says otherwise.
+# A todo's payload is derived from the bytes already sent, unless its shape says otherwise. A key that is there is not
+# even tried: where a prune that has not ended is deleting its event, ON CONFLICT would wait for all of that.
 _INSERT = sql.SQL("""
 WITH {incoming}, stored AS (
     INSERT INTO events (source, family, event_type, external_id, trust_mode, verified, verify_detail,
                         content_type, headers, payload, payload_size, source_ip)
     SELECT %(source)s, %(family)s, event_type, key, %(trust_mode)s, %(verified)s, verify_detail,
            content_type, headers, body, octet_length(body), source_ip::inet
-    FROM incoming ORDER BY n
+    FROM incoming
+    WHERE (SELECT true FROM events
+           WHERE source = %(source)s AND external_id = incoming.key AND external_id IS NOT NULL LIMIT 1) IS NULL
+    ORDER BY n
     ON CONFLICT (source, external_id) WHERE external_id IS NOT NULL DO NOTHING
     RETURNING id, external_id
 ), made AS (

@@ -58,7 +58,7 @@ class TodoCount:
 
 @dataclass(frozen=True, slots=True)
 class AdapterActivity:
-    """A pull adapter as its consumers say: how many there are, and the Unix second of anyone's last successful poll."""
+    """A pull adapter as its consumers say: how many there are, and the Unix second of the last successful poll."""
 
     name: str
     enabled: bool

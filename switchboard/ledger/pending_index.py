@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
+from ..errors import LedgerError
 from .connection import Connection, within
 from .failures import translate
+from .holders import HELD_TOO_LONG, cleanup_holders
 from .pool import Ledger
+from .todos import database_time
+from .upkeep import list_upkeep, note_upkeep
+
+logger = logging.getLogger(__name__)
 
 #: Bytes below which an index is small, whatever is dead in it.
 SMALL_INDEX = 16 * 1024**2
@@ -23,34 +30,30 @@ ENTRY_BYTES = 40
 #: How much larger than a dense one an index may be; splits alone make it twice as large.
 BLOATED_TIMES = 4
 
-#: How long a transaction may keep dead rows from being cleaned up before it is named.
-HELD_TOO_LONG = timedelta(minutes=5)
+#: The shortest time between two rebuilds: one gives room back on disk, and no time.
+REBUILD_INTERVAL = timedelta(days=1)
+
+#: How long counting what an index needs may take.
+COUNT_TIMEOUT = timedelta(seconds=10)
+
+#: What a rebuild is noted as among the jobs of upkeep: when one was last tried.
+REBUILD_JOB = "rebuild_pending_index"
 
 #: How long a rebuild may take, and how long it waits for those who use the table.
 REBUILD_TIMEOUT, REBUILD_LOCK_TIMEOUT = timedelta(minutes=10), timedelta(seconds=10)
 
 _INSPECT = sql.SQL("""
 SELECT coalesce(n_dead_tup, 0) AS dead_rows, pg_relation_size('idx_todos_pending') AS size_bytes,
-       CASE WHEN pg_relation_size('idx_todos_pending') > %(small)s
-            THEN (SELECT coalesce(sum(%(entry)s + octet_length(queue)), 0) FROM todos WHERE state = 'pending')
-            ELSE 0 END AS dense_bytes
+       (SELECT greatest(0, reltuples) FROM pg_class WHERE oid = 'idx_todos_pending'::regclass)
+           * (%(entry)s + coalesce((SELECT avg_width FROM pg_stats WHERE schemaname = current_schema()
+                                    AND tablename = 'todos' AND attname = 'queue'), 0)) AS dense_bytes
 FROM pg_stat_user_tables WHERE relid = 'todos'::regclass
 """)
 
-# Only one that has a snapshot, or has written, keeps dead rows from being cleaned up.
-_HOLDERS = sql.SQL("""
-SELECT pid, coalesce(nullif(application_name, ''), usename::text, '?') AS who, state,
-       extract(epoch FROM clock_timestamp() - xact_start)::float8 AS age_seconds
-FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
-  AND xact_start <= clock_timestamp() - %(older)s AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
-UNION ALL
-SELECT NULL, gid, 'prepared', extract(epoch FROM clock_timestamp() - prepared)::float8
-FROM pg_prepared_xacts WHERE database = current_database() AND prepared <= clock_timestamp() - %(older)s
-ORDER BY age_seconds DESC
-""")
+_DENSE_BYTES = sql.SQL("SELECT coalesce(sum(%s + octet_length(queue)), 0) FROM todos WHERE state = 'pending'")
 
 _PATIENCE = sql.SQL("SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false)")
+_WHO = sql.SQL("SELECT pg_backend_pid()")
 _REBUILD = sql.SQL("REINDEX INDEX CONCURRENTLY idx_todos_pending")
 
 # What a rebuild that was broken off leaves behind: it is never read, and every insert still writes to it.
@@ -63,7 +66,7 @@ _DROP = sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}")
 
 @dataclass(frozen=True, slots=True)
 class PendingIndex:
-    """How the index and its table are; ``dense_bytes`` is what its entries need, counted where it is not small."""
+    """How the index and its table are, by PostgreSQL's own statistics; ``dense_bytes`` is what its entries need."""
 
     dead_rows: int
     size_bytes: int
@@ -75,49 +78,73 @@ class PendingIndex:
         return self.size_bytes > max(SMALL_INDEX, BLOATED_TIMES * self.dense_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A transaction that keeps dead rows from being cleaned up; one that is prepared has no pid."""
-
-    pid: int | None
-    who: str
-    state: str | None
-    age_seconds: float
-
-
 def inspect_pending_index(connection: Connection, *, timeout: timedelta | None = None) -> PendingIndex:
-    """How ``idx_todos_pending`` is, by the statistics that PostgreSQL keeps of its table."""
+    """How ``idx_todos_pending`` is; nothing is counted for it."""
     with (
         within(connection, timeout, "inspect idx_todos_pending"),
         connection.cursor(row_factory=class_row(PendingIndex)) as cursor,
     ):
-        return cursor.execute(_INSPECT, {"small": SMALL_INDEX, "entry": ENTRY_BYTES}).fetchone() or PendingIndex(
-            0, 0, 0
-        )
+        return cursor.execute(_INSPECT, {"entry": ENTRY_BYTES}).fetchone() or PendingIndex(0, 0, 0)
 
 
-def cleanup_holders(
-    connection: Connection, *, older: timedelta = HELD_TOO_LONG, timeout: timedelta | None = None
-) -> list[Holder]:
-    """The transactions older than that which keep dead rows from being cleaned up, the oldest first.
-
-    Those of other users are seen only with the rights of ``pg_read_all_stats``.
+def look_after_pending_index(ledger: Ledger, *, held_too_long: timedelta = HELD_TOO_LONG) -> bool:
+    """Names in a warning who keeps dead rows from being cleaned up, and rebuilds the index where it is bloated, once a
+    day at most; whether it did. What cannot be done is a warning, too.
     """
+    try:
+        with ledger.transaction(doing="look after idx_todos_pending") as transaction:
+            connection = transaction.connection
+            index = inspect_pending_index(connection)
+            holders = cleanup_holders(connection, older=held_too_long)
+            tried = [row.seconds_ago for row in list_upkeep(connection) if row.job == REBUILD_JOB]
+            now = database_time(connection)
+        for holder in holders[:1]:
+            logger.warning(
+                "a transaction of %s (pid %s, %s) has been open for %d minutes: until it ends, dead rows of todos "
+                "stay, %d by now, and claims slow down",
+                holder.who,
+                holder.pid,
+                holder.state,
+                holder.age_seconds // 60,
+                index.dead_rows,
+            )
+        recently = any(seconds < REBUILD_INTERVAL.total_seconds() for seconds in tried)
+        # Counted before it is rebuilt, and only then: the statistics may be old.
+        if not index.bloated or holders or recently or not _is_bloated(ledger, index):
+            return False
+        with ledger.transaction(doing="look after idx_todos_pending") as transaction:
+            # As tried: one that fails would build and drop it each minute.
+            note_upkeep(transaction.connection, REBUILD_JOB, now, {"bytes_before": index.size_bytes})
+        rebuild_pending_index(ledger)
+    except LedgerError as error:
+        logger.warning("idx_todos_pending is not looked after: %s", error)
+        return False
+    logger.info("rebuilt idx_todos_pending, which had %d bytes", index.size_bytes)
+    return True
+
+
+def _is_bloated(ledger: Ledger, index: PendingIndex) -> bool:
+    doing = "count pending todos"
     with (
-        within(connection, timeout, "look for old transactions"),
-        connection.cursor(row_factory=class_row(Holder)) as cursor,
+        ledger.transaction(timeout=COUNT_TIMEOUT, doing=doing) as transaction,
+        within(transaction.connection, None, doing),
     ):
-        return cursor.execute(_HOLDERS, {"older": older}).fetchall()
+        row = transaction.connection.execute(_DENSE_BYTES, (ENTRY_BYTES,)).fetchone()
+    return replace(index, dense_bytes=row[0] if row else 0).bloated
 
 
 def rebuild_pending_index(ledger: Ledger) -> None:
     """Builds the index anew beside the old one, with claims and inserts going on.
 
-    Raises ``LedgerUnavailable`` where somebody uses the table for longer than that waits: nothing has changed then.
+    Raises ``LedgerUnavailable`` where somebody uses the table for longer than that waits: nothing has changed then; and
+    ``LedgerError`` behind a pooler, whose sessions are not ours to set limits in.
     """
     with closing(ledger.connect(direct=True)) as connection:
         connection.patience = REBUILD_TIMEOUT
         try:
+            row = connection.execute(_WHO).fetchone()
+            if row is None or row[0] != connection.info.backend_pid:
+                raise LedgerError("rebuild idx_todos_pending: not through a pooler; set SWITCHBOARD_LISTEN_URL")
             connection.execute(_PATIENCE, [_milliseconds(REBUILD_TIMEOUT), _milliseconds(REBUILD_LOCK_TIMEOUT)])
             _drop_leftovers(connection)
             try:

@@ -278,6 +278,11 @@ class Ledger:
         with self.transaction(timeout=POOL_TIMEOUT, doing="probe"):
             pass
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the process has been told to stop."""
+        return self._stop.is_set()
+
     def stop(self) -> None:
         """Lets every statement, running or to come, take ``STOP_GRACE`` at most."""
         self._stop.set()

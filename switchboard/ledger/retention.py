@@ -17,7 +17,7 @@ from typing import Any
 
 from psycopg import sql
 
-from .connection import Connection, within
+from .connection import Connection, give_way, within
 from .settings import whole_setting
 from .todos import database_time
 from .upkeep import note_upkeep, take_upkeep
@@ -66,7 +66,11 @@ _DELETE_EVENTS = sql.SQL("DELETE FROM events WHERE ctid = ANY(%(rows)s::tid[])")
 
 _LETTERS = sql.SQL("SELECT ctid::text FROM dead_letters WHERE {} AND {} ORDER BY received_at")
 _SETTLED, _UNRESOLVED = sql.SQL("resolved_at IS NOT NULL"), sql.SQL("resolved_at IS NULL")
-_DELETE_LETTERS = sql.SQL("DELETE FROM dead_letters WHERE ctid = ANY(%(rows)s::tid[])")
+# One that is being replayed at this moment is left alone.
+_DELETE_LETTERS = sql.SQL("""
+DELETE FROM dead_letters WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM dead_letters WHERE ctid = ANY(%(rows)s::tid[]) FOR UPDATE SKIP LOCKED))
+""")
 
 _COUNT = sql.SQL("SELECT count(*) FROM {}")
 
@@ -180,6 +184,7 @@ def _delete(
     """Deletes the walked rows in steps, until ``at_most`` of them have gone; how many did."""
     deleted, left = 0, iter(rows)
     while at_most is None or deleted < at_most:
+        give_way(connection, "prune")
         step = list(islice(left, STEP_ROWS if at_most is None else min(STEP_ROWS, at_most - deleted)))
         if not step:
             break

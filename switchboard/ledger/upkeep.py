@@ -10,10 +10,11 @@ from datetime import datetime, timedelta
 from psycopg import sql
 from psycopg.rows import class_row
 
-from .connection import Connection, within
+from .connection import Connection, stay_open, within
 
-# Of the transaction, so that it works through a pooler, and ends with whoever held it.
-_TAKE = sql.SQL("SELECT pg_try_advisory_xact_lock(hashtext(%s))")
+# Of the transaction, so that it works through a pooler, and ends with whoever held it. Named, so that whoever looks for
+# old transactions knows it for what it is.
+_TAKE = sql.SQL("SELECT pg_try_advisory_xact_lock(hashtext(%(name)s)), set_config('application_name', %(name)s, true)")
 
 _NOTE = sql.SQL("""
 INSERT INTO upkeep (job, last_succeeded_at, last_duration_seconds, counts)
@@ -43,9 +44,10 @@ class UpkeepRow:
 
 
 def take_upkeep(connection: Connection, job: str, *, timeout: timedelta | None = None) -> bool:
-    """Whether this transaction is the one that does ``job`` now; until its end no other is."""
+    """Whether this transaction, which may be long, is the one that does ``job`` now; until its end no other is."""
     with within(connection, timeout, f"{job}: take its lock"):
-        row = connection.execute(_TAKE, (f"switchboard.{job}",)).fetchone()
+        stay_open(connection)
+        row = connection.execute(_TAKE, {"name": f"switchboard.{job}"}).fetchone()
     return bool(row and row[0])
 
 

@@ -466,6 +466,15 @@ def test_a_source_that_gives_no_answer_hides_its_lag_alone_and_holds_up_no_stop(
         own_valkey.resume()
 
 
+def test_an_adapter_whose_source_refuses_hides_no_other_at_the_same_address(site: Site, redis_client: Any) -> None:
+    redis_client.set("deploys", "of another type")
+    redis_client.lpush("elsewhere", "so that there is something")
+    with site.running(1) as worker:
+        unread = {("switchboard_adapter_unread", "jobs"): 0.0}
+        eventually(lambda: named(site.scrape(), "switchboard_adapter_unread") == unread, within=60)
+        assert worker.output.count("metrics: the lag of adapter deploys is unavailable") == 1
+
+
 def test_what_takes_too_long_hides_itself_alone(site: Site) -> None:
     with site.running(1) as worker:
         with psycopg.connect(site.database_url) as admin:

@@ -3,12 +3,16 @@
 import random
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 
 import psycopg
 import pytest
 
-from switchboard.errors import LedgerError
+from switchboard.errors import LedgerError, LedgerUnavailable
+from switchboard.ingest import store
 from switchboard.ledger import Ledger, Pruned, migrate, prune, set_setting
+from switchboard.model import Delivery, Route
+from switchboard.normalize import resolve_provider
 
 
 @pytest.fixture
@@ -258,3 +262,46 @@ def test_rows_of_every_state_age_and_number_leave_as_a_plain_reading_of_the_rule
         rows = [row for row in young if row[0] not in doomed]
         run(ledger, cap=cap)
         assert set(todos(database)) == set(events(database)) == {name for name, _, _ in rows}
+
+
+def test_a_redelivery_does_not_wait_for_a_prune_that_is_deleting_its_event(
+    ledger: Ledger, database: "psycopg.Connection"
+) -> None:
+    route = Route("deploys", "deploys", "redis:deploys")
+    delivery = Delivery(b'{"n": 1}', "1-1", "d")
+    generic = resolve_provider("generic")
+    with ledger.transaction() as tx:
+        assert store(tx.connection, route, generic, [delivery]).new == 1
+    database.execute("UPDATE todos SET state = 'done', completed_at = now() - interval '40 days'")
+    database.execute("UPDATE events SET received_at = now() - interval '40 days'")
+    # Given a prune that has deleted the event, and has not ended
+    with ledger.transaction() as pruning:
+        assert prune(pruning.connection) == Pruned(events=1, todos=1)
+        # When its message comes once more, it is known at once
+        with ledger.transaction(timeout=timedelta(seconds=5)) as tx:
+            assert store(tx.connection, route, generic, [delivery]).duplicates == 1
+    # And once the key is forgotten it is new
+    with ledger.transaction() as tx:
+        assert store(tx.connection, route, generic, [delivery]).new == 1
+
+
+def test_a_process_that_is_stopping_gives_a_prune_up_and_nothing_has_changed(
+    ledger: Ledger, database: "psycopg.Connection"
+) -> None:
+    add(database, "old", days=40)
+    ledger.open()
+    ledger.stop()
+    with pytest.raises(LedgerUnavailable, match="stopping"):
+        run(ledger)
+    assert todos(database) == events(database) == ["old"]
+
+
+def test_a_dead_letter_that_is_being_replayed_is_left_alone(
+    ledger: Ledger, database: "psycopg.Connection", database_url: str
+) -> None:
+    letter(database, "held", days=91)
+    letter(database, "free", days=91)
+    with psycopg.connect(database_url) as other:
+        other.execute("SELECT FROM dead_letters WHERE idempotency_key = 'held' FOR UPDATE")
+        assert run(ledger) == Pruned(dead_letters=1, unresolved=1)
+    assert letters(database) == ["held"]
