@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -119,6 +120,11 @@ class Service:
                 self.outage.failed(error)
                 raise
             self.outage.over()
+
+    def answered_within(self, seconds: float) -> bool:
+        """Whether it is open, and the ledger has answered anything of this process within that time."""
+        answered_at = self.ledger.answered_at if self._opened else None
+        return answered_at is not None and time.monotonic() - answered_at < seconds
 
     async def call(self, function: Callable[[], T]) -> T:
         """Runs what waits for the ledger in a thread of its own."""

@@ -74,6 +74,7 @@ class Site:
     source_url: str
     served: bool = True
     port: int = field(default_factory=free_port)
+    modules: tuple[str, ...] = ("team", "switchboard.actors")
 
     @contextmanager
     def running(self, processes: int = 2) -> Iterator[Worker]:
@@ -91,7 +92,7 @@ class Site:
             "dramatiq_prom_host": "127.0.0.1",
             "dramatiq_prom_db": str(self.metrics),
         }
-        with Worker(("team", "switchboard.actors"), cwd=self.folder, env=env, processes=processes) as worker:
+        with Worker(self.modules, cwd=self.folder, env=env, processes=processes) as worker:
             worker.wait_ready(within=60)
             if self.served:
                 eventually(self._answers, within=60, what="the exposition answers")
@@ -322,6 +323,18 @@ def test_a_source_that_is_away_from_the_start_on_raises_its_alert_and_no_webhook
         assert {key[1] for key in named(found, "switchboard_adapter_consumers")} == both
         for name in ("last_success_timestamp_seconds", "last_duration_seconds"):
             assert {key[1] for key in named(found, f"switchboard_upkeep_{name}")} == {"reap"}
+
+
+def test_a_worker_without_a_module_of_ones_own_serves_them_where_their_port_is_set(
+    site: Site, redis_client: Any
+) -> None:
+    site.modules = ("switchboard.actors",)
+    redis_client.lpush("jobs", "one")
+    with site.running(2) as worker:
+        site.settle(todos=1)
+        expected = {("switchboard_deliveries_total", "jobs", "new"): 1.0, ("switchboard_todos", "jobs", "pending"): 1.0}
+        eventually(lambda: expected.items() <= site.scrape().items(), within=60, what="it is counted, and sampled")
+        assert worker.terminate(within=60) == 0
 
 
 def scans(site: Site) -> int:
