@@ -113,13 +113,20 @@ class Sampler:
 
     def _run(self) -> None:
         writing = Outage(f"metrics: {self._directory}", logger, {})
+        broken = False
         try:
             while not self._stopped.is_set():
                 try:
                     self._round()
                     writing.over()
+                    broken = False
                 except OSError as error:
                     writing.failed(error)
+                except Exception:
+                    # A defect, ours or an adapter's, must not end what is right: it is told once, and goes on.
+                    if not broken:
+                        logger.exception("metrics: what waits cannot be sampled; trying again every %g s", INTERVAL)
+                    broken = True
                 self._stopped.wait(INTERVAL)
         finally:
             self._lock.release()
