@@ -247,7 +247,8 @@ class Sampler:
 
 
 def _question(what: str, ask: Callable[[Connection], list[Sample]]) -> _Question:
-    return _Question(ask, Outage(f"metrics: {what}", logger, {}))
+    # That one answer takes too long is no outage of the ledger, and must not be told as one, nor hide one.
+    return _Question(ask, Outage(f"metrics: {what}", logger, {"reason": "metrics_too_slow"}))
 
 
 def _ask_adapters(connection: Connection) -> list[Sample]:
