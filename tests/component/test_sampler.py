@@ -54,3 +54,18 @@ def test_a_count_that_takes_too_long_is_not_told_as_an_outage_of_the_ledger(
         eventually(lambda: "the number of dead letters is unavailable" in caplog.text, within=60, what="it is told")
     # Of ledger_unavailable Sentry is told once, whoever notices it: a real one would be hidden.
     assert {getattr(record, "reason", None) for record in caplog.records} == {"metrics_too_slow"}
+
+
+def test_a_queue_that_is_gone_from_the_ledger_goes_and_one_with_a_handler_here_stays(
+    sampler: Sampler, database_url: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("INSERT INTO todos (queue, title) VALUES ('passing', 't')")
+        sampler.start()
+        eventually(lambda: queues(tmp_path) == {"work", "passing"}, within=60, what="both are exposed")
+        connection.execute("UPDATE todos SET state = 'done', completed_at = now()")
+        done = ("switchboard_todos", "passing", "done")
+        eventually(lambda: exposed(tmp_path)[done] == 1, within=60, what="it is done, and was never away")
+        connection.execute("DELETE FROM todos")
+        eventually(lambda: queues(tmp_path) == {"work"}, within=60, what="it is gone")
+    assert exposed(tmp_path)["switchboard_todos", "work", "pending"] == 0
