@@ -185,6 +185,8 @@ class Sampler:
                 return
             question.outage.over()
             self._outage.over()
+        # Of this process alone: where it is stopped, and holds the lock, its numbers stay, and this one with them.
+        yield Sample("switchboard_sampled_timestamp_seconds", {}, time.time())
         yield from self._zeros()
         for question in self._questions:
             yield from question.samples or ()

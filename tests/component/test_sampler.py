@@ -69,3 +69,12 @@ def test_a_queue_that_is_gone_from_the_ledger_goes_and_one_with_a_handler_here_s
         connection.execute("DELETE FROM todos")
         eventually(lambda: queues(tmp_path) == {"work"}, within=60, what="it is gone")
     assert exposed(tmp_path)["switchboard_todos", "work", "pending"] == 0
+
+
+def test_it_says_when_what_it_exposes_was_asked(sampler: Sampler, tmp_path: Path) -> None:
+    name = ("switchboard_sampled_timestamp_seconds",)
+    began = time.time()
+    sampler.start()
+    first = eventually(lambda: exposed(tmp_path).get(name), within=60, what="it is exposed")
+    assert began <= first <= time.time()
+    eventually(lambda: exposed(tmp_path)[name] > first, within=60, what="it goes on")
