@@ -56,6 +56,8 @@ class _Question:
     ask: Callable[[Connection], list[Sample]]
     outage: Outage
     due_at: float = 0.0
+    #: When it last answered.
+    answered_at: float = 0.0
     took: float = 0.0
     #: None: it is not known.
     samples: list[Sample] | None = None
@@ -74,8 +76,10 @@ class Sampler:
         self._own = GaugeFile(directory, "livesum")
         self._ledger = ledger
         self._adapters = {f"{_LEDGER}.{adapter.name}": adapter for adapter in adapters}
-        #: Every queue that was ever seen: one without todos has 0 of them, not none.
-        self._queues = {*queues, *(adapter.options.queue for adapter in self._adapters.values())}
+        #: The queues of this process: one without todos has 0 of them, not none.
+        self._own_queues = {*queues, *(adapter.options.queue for adapter in self._adapters.values())}
+        #: Every other queue with todos, and when it last had any, by the answer that says so.
+        self._seen_queues: dict[str, float] = {}
         self._lock = ExclusiveLock(ledger, _LEDGER, *self._adapters)
         self._outage = Outage("metrics: the ledger", logger, {})
         self._outages = {
@@ -114,13 +118,20 @@ class Sampler:
 
     def _run(self) -> None:
         writing = Outage(f"metrics: {self._directory}", logger, {})
+        broken = False
         try:
             while not self._stopped.is_set():
                 try:
                     self._round()
                     writing.over()
+                    broken = False
                 except OSError as error:
                     writing.failed(error)
+                except Exception:
+                    # A defect, ours or an adapter's, must not end what is right: it is told once, and goes on.
+                    if not broken:
+                        logger.exception("metrics: what waits cannot be sampled; trying again every %g s", INTERVAL)
+                    broken = True
                 self._stopped.wait(INTERVAL)
         finally:
             self._lock.release()
@@ -175,6 +186,8 @@ class Sampler:
                 return
             question.outage.over()
             self._outage.over()
+        # Of this process alone: where it is stopped, and holds the lock, its numbers stay, and this one with them.
+        yield Sample("switchboard_sampled_timestamp_seconds", {}, time.time())
         yield from self._zeros()
         for question in self._questions:
             yield from question.samples or ()
@@ -185,6 +198,7 @@ class Sampler:
             with self._ledger.transaction(timeout=TIMEOUT, doing="metrics") as tx:
                 began = time.monotonic()
                 question.samples = question.ask(tx.connection)
+            question.answered_at = time.monotonic()
         finally:
             question.took = time.monotonic() - began if began is not None else 0.0
             question.due_at = now + min(LONGEST_INTERVAL, max(INTERVAL, question.took * SPARSE))
@@ -202,8 +216,13 @@ class Sampler:
         """Of every queue and known state; what an answer has is written after it, and in its place."""
         known = {state: question for state, question in self._todos.items() if question.samples is not None}
         for question in known.values():
-            self._queues |= {sample.labels["queue"] for sample in question.samples or ()}
-        for queue in self._queues:
+            seen = {sample.labels["queue"]: question.answered_at for sample in question.samples or ()}
+            self._seen_queues |= {queue: max(at, self._seen_queues.get(queue, 0.0)) for queue, at in seen.items()}
+        if len(known) == len(self._todos):
+            # Some answers are older than others: a todo between two states is in none of them.
+            oldest = min(question.answered_at for question in known.values())
+            self._seen_queues = {queue: at for queue, at in self._seen_queues.items() if at >= oldest}
+        for queue in self._own_queues | self._seen_queues.keys():
             if "pending" in known:
                 yield Sample("switchboard_oldest_pending_age_seconds", {"queue": queue}, 0.0)
             for state in known:
@@ -241,7 +260,8 @@ class Sampler:
 
 
 def _question(what: str, ask: Callable[[Connection], list[Sample]]) -> _Question:
-    return _Question(ask, Outage(f"metrics: {what}", logger, {}))
+    # That one answer takes too long is no outage of the ledger, and must not be told as one, nor hide one.
+    return _Question(ask, Outage(f"metrics: {what}", logger, {"reason": "metrics_too_slow"}))
 
 
 def _ask_adapters(connection: Connection) -> list[Sample]:

@@ -61,6 +61,10 @@ GAUGES = {
         "Dead letters that are neither replayed nor discarded.", ("adapter", "reason")),
     "switchboard_upkeep_last_success_timestamp_seconds": ("When the job last succeeded.", ("upkeep",)),
     "switchboard_upkeep_last_duration_seconds": ("How long the job took when it last succeeded.", ("upkeep",)),
+    "switchboard_sampled_timestamp_seconds": (
+        "When what the ledger says was last sampled: where that is long ago, the process that asks for all is stopped.",
+        (),
+    ),
     "switchboard_pool_connections": ("Connections to the ledger in the pools of all worker processes.", ()),
     "switchboard_pool_connections_in_use": ("Those of them that are in use.", ()),
     "switchboard_pool_connections_max": ("How many there can be.", ()),

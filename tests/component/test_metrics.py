@@ -73,6 +73,7 @@ class Site:
     broker_url: str
     source_url: str
     served: bool = True
+    team: str = TEAM
     port: int = field(default_factory=free_port)
     modules: tuple[str, ...] = ("team", "switchboard.actors")
 
@@ -80,7 +81,7 @@ class Site:
     def running(self, processes: int = 2) -> Iterator[Worker]:
         self.metrics.mkdir(parents=True, exist_ok=True)
         (self.folder / "switchboard.toml").write_text(CONFIG)
-        (self.folder / "team.py").write_text(TEAM)
+        (self.folder / "team.py").write_text(self.team)
         env = {
             "DATABASE_URL": self.database_url,
             "SWITCHBOARD_BROKER_URL": self.broker_url,
@@ -473,6 +474,22 @@ def test_an_adapter_whose_source_refuses_hides_no_other_at_the_same_address(site
         unread = {("switchboard_adapter_unread", "jobs"): 0.0}
         eventually(lambda: named(site.scrape(), "switchboard_adapter_unread") == unread, within=60)
         assert worker.output.count("metrics: the lag of adapter deploys is unavailable") == 1
+
+
+def test_an_adapter_that_breaks_is_told_once_and_all_else_is_sampled_on(site: Site) -> None:
+    site.team += """
+class Odd(switchboard.RedisList):
+    def lag(self):
+        raise ValueError("as it should not")
+
+broker.add_adapter(Odd("odd", url=os.environ["SOURCE_URL"], list="odd", queue="odd"))
+"""
+    with site.running(1) as worker:
+        for number in (3, 7):
+            site.insert("idle", number)
+            pending = (("switchboard_todos", "idle", "pending"), 3 if number == 3 else 10)
+            eventually(lambda pending=pending: pending in site.scrape().items(), within=60, what="it is sampled")  # type: ignore[misc]
+        assert worker.output.count("ValueError: as it should not") == 1
 
 
 def test_what_takes_too_long_hides_itself_alone(site: Site) -> None:
