@@ -110,7 +110,7 @@ def test_every_line_of_a_workers_processes_is_an_object_with_its_fields(line: De
 
     [failure] = [record for record in found if "exception" in record]
     assert failure["exception"].startswith("Traceback (most recent call last):\n")
-    assert failure["exception"].endswith("ValueError: two\nlines about redis://user:***@host/0")
+    assert failure["exception"].endswith("ValueError: two\nlines about redis://user:«redacted»@host/0")
 
     hostile = by_logger["team"]
     assert hostile["message"] == "one\ntwo\r\x1b[31m\x00\ufffd \u2028 end"

@@ -51,7 +51,7 @@ class Terminal:
                 self.seen += os.read(self.keyboard, 65536)
             return text.encode() in self.seen
 
-        eventually(look, within=30, what=f"the terminal shows {text!r}")
+        eventually(look, within=90, what=f"the terminal shows {text!r}")
 
     def press(self, key: bytes) -> None:
         os.write(self.keyboard, key)
@@ -62,7 +62,7 @@ class Terminal:
                 self.seen += os.read(self.keyboard, 65536)
             return self.process.poll() is not None
 
-        eventually(over, within=30, what="it has ended")
+        eventually(over, within=60, what="it has ended")
         assert b"Traceback" not in self.seen
         return self.process.returncode
 
