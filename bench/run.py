@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -25,6 +27,8 @@ _SUBJECTS = {
 
 
 def main() -> None:
+    # Ended from outside it still ends its workers and servers.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     arguments = _arguments()
     scale = QUICK if arguments.quick else FULL
     if arguments.rounds:
