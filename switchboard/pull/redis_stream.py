@@ -170,8 +170,12 @@ class RedisStream(RedisAdapter):
             else:
                 lost.append(entry_id)
         if lost:
-            client.xack(self._options.stream, self._options.group, *lost)
-            self.report_lost([as_text(entry_id) for entry_id in lost])
+            pipeline = client.pipeline(transaction=False)
+            for entry_id in lost:
+                pipeline.xack(self._options.stream, self._options.group, entry_id)
+            # Of two that find it missing at the same time, the one whose acknowledgement counts says so.
+            acknowledged = zip(lost, pipeline.execute(), strict=True)
+            self.report_lost([as_text(entry_id) for entry_id, ours in acknowledged if ours])
         return found
 
     def _deliveries(self, entries: Iterable[tuple[bytes, Fields, int]], limit_bytes: int) -> list[Delivery]:
