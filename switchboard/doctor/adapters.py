@@ -30,8 +30,7 @@ def check_shared_sources(adapters: Sequence[PullAdapter]) -> list[Finding]:
     sharing: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for adapter in adapters:
         if not adapter.exclusive:
-            group = str(getattr(adapter.options, "group", ""))
-            sharing[adapter.broker, adapter.namespace, group].append(adapter.name)
+            sharing[adapter.broker, adapter.namespace, adapter.reader_identity].append(adapter.name)
     return [
         Finding(
             "shared_source", f"adapter {names[0]}", "error",
