@@ -23,6 +23,7 @@ from ..ledger import (
     list_adapter_activity,
     list_upkeep,
 )
+from ..ledger.consumers import THERE_WITHIN
 from ..model import TodoState
 from ..pull import PullAdapter
 from ..telemetry.gauge_file import GaugeFile, Sample, remove_left_behind
@@ -38,9 +39,6 @@ SPARSE, LONGEST_INTERVAL = 50, 300.0
 
 #: How long one answer may take.
 TIMEOUT = timedelta(seconds=10)
-
-#: A consumer that has said nothing for so long is not counted; it says something every five seconds.
-SEEN_WITHIN = timedelta(seconds=30)
 
 #: Seconds that the end of a worker waits for this thread.
 STOP_PATIENCE = 1.0
@@ -265,7 +263,7 @@ def _question(what: str, ask: Callable[[Connection], list[Sample]]) -> _Question
 
 def _ask_adapters(connection: Connection) -> list[Sample]:
     samples = []
-    for adapter in list_adapter_activity(connection, seen_within=SEEN_WITHIN):
+    for adapter in list_adapter_activity(connection, seen_within=THERE_WITHIN):
         labels = {"adapter": adapter.name}
         samples.append(Sample("switchboard_adapter_enabled", labels, float(adapter.enabled)))
         samples.append(Sample("switchboard_adapter_consumers", labels, adapter.consumers))
