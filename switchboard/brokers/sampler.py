@@ -275,8 +275,8 @@ def _ask_adapters(connection: Connection) -> list[Sample]:
 
 def _ask_dead_letters(connection: Connection) -> list[Sample]:
     return [
-        Sample("switchboard_dead_letters_unresolved", {"adapter": adapter, "reason": reason}, number)
-        for adapter, reason, number in count_unresolved_dead_letters(connection)
+        Sample("switchboard_dead_letters_unresolved", {"adapter": found.adapter, "reason": found.reason}, found.count)
+        for found in count_unresolved_dead_letters(connection)
     ]
 
 

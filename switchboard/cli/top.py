@@ -16,7 +16,7 @@ from ..config import load_upkeep
 from ..doctor.upkeep import Job, jobs
 from ..errors import LedgerError
 from ..ledger import Connection, Ledger, count_todos, list_adapters, list_consumers
-from ..ledger.rates import done_per_second, stored_per_second
+from ..ledger.measures import done_per_second, stored_per_second
 from ..pull import PullAdapter
 from .adapters import COLUMNS, adapter_rows
 from .database import open_ledger

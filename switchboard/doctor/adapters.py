@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from itertools import groupby
 
 from ..finding import Finding
-from ..ledger import Connection, list_adapters
+from ..ledger import Connection, count_unresolved_dead_letters, list_adapters
 from ..ledger.consumers import ConsumerRow, list_consumers
-from ..ledger.inspection import unresolved_dead_letters
 from ..pull import PullAdapter
 
 #: How long a source may give its consumers no answer before that is an error.
@@ -95,7 +95,9 @@ def _last_polls(subject: str, consumers: Sequence[ConsumerRow]) -> Iterator[Find
 
 def check_dead_letters(connection: Connection) -> Iterator[Finding]:
     """Messages that could not become work, and that nobody has decided about."""
-    for adapter, number, age_seconds in unresolved_dead_letters(connection):
+    for adapter, counts in groupby(count_unresolved_dead_letters(connection), lambda each: each.adapter):
+        found = list(counts)
+        number, age_seconds = sum(each.count for each in found), max(each.oldest_age_seconds for each in found)
         yield Finding(
             "dead_letters", f"adapter {adapter}", "warning",
             f"unresolved dead letters: {number}, the oldest {timedelta(seconds=int(age_seconds))} old",
