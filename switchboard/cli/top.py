@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import sys
 import time
@@ -191,7 +192,9 @@ def _ended(interval: float) -> bool:
     """Whether q, or the end of input, comes before the time is over."""
     deadline = time.monotonic() + interval
     while select.select([sys.stdin], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        if sys.stdin.read(1) in ("q", "Q", ""):
+        # Not sys.stdin's: what that has read ahead no select tells of.
+        pressed = os.read(sys.stdin.fileno(), 1024)
+        if not pressed or b"q" in pressed.lower():
             return True
     return False
 

@@ -211,7 +211,7 @@ def test_people_get_one_line_a_finding_with_its_remedy_under_it(doctor: Doctor) 
     assert "errors" in lines[-1]
 
 
-def test_wrong_use_is_2_and_warnings_alone_are_0(doctor: Doctor) -> None:
+def test_wrong_use_is_2_and_warnings_alone_are_0(doctor: Doctor, connection: Connection) -> None:
     assert doctor.run("--nonsense")[0] == 2
 
 
