@@ -23,6 +23,7 @@ from ..ledger import (
     list_adapter_activity,
     list_upkeep,
 )
+from ..ledger.consumers import THERE_WITHIN
 from ..model import TodoState
 from ..pull import PullAdapter
 from ..schedules import UpkeepOptions
@@ -39,9 +40,6 @@ SPARSE, LONGEST_INTERVAL = 50, 300.0
 
 #: How long one answer may take.
 TIMEOUT = timedelta(seconds=10)
-
-#: A consumer that has said nothing for so long is not counted; it says something every five seconds.
-SEEN_WITHIN = timedelta(seconds=30)
 
 #: Seconds that the end of a worker waits for this thread.
 STOP_PATIENCE = 1.0
@@ -266,7 +264,7 @@ def _question(what: str, ask: Callable[[Connection], list[Sample]]) -> _Question
 
 def _ask_adapters(connection: Connection) -> list[Sample]:
     samples = []
-    for adapter in list_adapter_activity(connection, seen_within=SEEN_WITHIN):
+    for adapter in list_adapter_activity(connection, seen_within=THERE_WITHIN):
         labels = {"adapter": adapter.name}
         samples.append(Sample("switchboard_adapter_enabled", labels, float(adapter.enabled)))
         samples.append(Sample("switchboard_adapter_consumers", labels, adapter.consumers))
@@ -278,8 +276,8 @@ def _ask_adapters(connection: Connection) -> list[Sample]:
 
 def _ask_dead_letters(connection: Connection) -> list[Sample]:
     return [
-        Sample("switchboard_dead_letters_unresolved", {"adapter": adapter, "reason": reason}, number)
-        for adapter, reason, number in count_unresolved_dead_letters(connection)
+        Sample("switchboard_dead_letters_unresolved", {"adapter": found.adapter, "reason": found.reason}, found.count)
+        for found in count_unresolved_dead_letters(connection)
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import sys
 import time
@@ -16,7 +17,7 @@ from ..config import load_upkeep
 from ..doctor.upkeep import Job, jobs
 from ..errors import LedgerError
 from ..ledger import Connection, Ledger, count_todos, list_adapters, list_consumers
-from ..ledger.rates import done_per_second, stored_per_second
+from ..ledger.measures import done_per_second, stored_per_second
 from ..pull import PullAdapter
 from .adapters import COLUMNS, adapter_rows, shown
 from .database import open_ledger
@@ -193,7 +194,9 @@ def _ended(interval: float) -> bool:
     """Whether q, or the end of input, comes before the time is over."""
     deadline = time.monotonic() + interval
     while select.select([sys.stdin], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        if sys.stdin.read(1) in ("q", "Q", ""):
+        # Not sys.stdin's: what that has read ahead no select tells of.
+        pressed = os.read(sys.stdin.fileno(), 1024)
+        if not pressed or b"q" in pressed.lower():
             return True
     return False
 

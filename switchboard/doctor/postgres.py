@@ -9,11 +9,10 @@ from datetime import timedelta
 from functools import partial
 
 from ..errors import ConfigError, LedgerError
-from ..finding import Finding
+from ..finding import Finding, clock_finding, is_loopback
 from ..ledger import Connection, Ledger, cleanup_holders
 from ..ledger import inspection as ask
 from ..pull import PullAdapter
-from ..pull.redis_inspection import clock_finding, is_loopback
 from .adapters import check_consumers, check_dead_letters
 from .pooler import check_pooler
 from .upkeep import check_upkeep

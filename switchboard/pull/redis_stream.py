@@ -94,6 +94,10 @@ class RedisStream(RedisAdapter):
         return f"stream {self._options.stream}"
 
     @property
+    def reader_identity(self) -> str:
+        return self._options.group
+
+    @property
     def carries_headers(self) -> bool:
         return bool(self._options.body)
 

@@ -45,7 +45,7 @@ class Beat:
     looped_at: float
     #: When what it reads from, a source or the ledger, last answered it; None: not yet.
     answered_at: float | None = None
-    #: When it last had a good reason not to ask, and which: ``busy``, ``disabled``, ``standby``.
+    #: When it last had a good reason not to ask, and which: ``busy``, or ``disabled, or read by another process``.
     excused_at: float | None = None
     excuse: str = ""
     #: Since when the oldest of its batches is being stored; None: there is none.

@@ -217,7 +217,7 @@ def test_people_get_one_line_a_finding_with_its_remedy_under_it(doctor: Doctor) 
     assert "errors" in lines[-1]
 
 
-def test_wrong_use_is_2_and_warnings_alone_are_0(doctor: Doctor) -> None:
+def test_wrong_use_is_2_and_warnings_alone_are_0(doctor: Doctor, connection: Connection) -> None:
     assert doctor.run("--nonsense")[0] == 2
 
 
@@ -466,10 +466,12 @@ def test_an_adapter_that_nobody_polls_one_that_is_disabled_and_one_that_is_not_i
 def test_dead_letters_that_nobody_has_decided_about(doctor: Doctor, connection: Connection) -> None:
     letter = (
         "INSERT INTO dead_letters (adapter, idempotency_key, reason, detail, payload, resolved_at)"
-        " VALUES ('deploys', %s, 'invalid', 'x', 'x', %s)"
+        " VALUES ('deploys', %s, %s, 'x', 'x', %s)"
     )
-    connection.execute(letter, ("a", None))
-    doctor.find("dead_letters", "warning", "unresolved dead letters: 1", "dead-letters list --adapter deploys")
+    connection.execute(letter, ("a", "invalid", None))
+    connection.execute(letter, ("b", "poison", None))
+    connection.execute("UPDATE dead_letters SET received_at = now() - interval '3 hours' WHERE reason = 'poison'")
+    doctor.find("dead_letters", "warning", "unresolved dead letters: 2, the oldest 3:00:0", "dead-letters list --adapter deploys")
     connection.execute("UPDATE dead_letters SET resolved_at = now(), resolution = 'discarded'")
     doctor.finds_no("dead_letters")
 

@@ -193,6 +193,13 @@ def test_it_keeps_the_page_up_to_date_until_q(top: Top, connection: Connection) 
         assert terminal.ended() == 0
 
 
+def test_q_ends_it_whatever_was_typed_before_it(top: Top, connection: Connection) -> None:
+    with top.on_terminal() as terminal:
+        terminal.shows("upkeep")
+        terminal.press(b"xq")
+        assert terminal.ended() == 0
+
+
 def test_an_interrupt_ends_it_with_0(top: Top, connection: Connection) -> None:
     with top.on_terminal() as terminal:
         terminal.shows("upkeep")

@@ -151,6 +151,11 @@ def test_nothing_but_the_command_asks_the_doctor() -> None:
             assert not any(within(there, "doctor") for there, _ in imports(module)), module
 
 
+def test_a_command_shares_no_rule_with_the_doctor_but_the_doctors_own() -> None:
+    asks = {module for module in room("cli") if any(within(there, "doctor") for there, _ in imports(module))}
+    assert asks == {"switchboard.cli.doctor", "switchboard.cli.health", "switchboard.cli.top"}
+
+
 def test_normalize_imports_itself_the_model_and_the_errors_alone() -> None:
     for module in room("normalize"):
         for there, _ in imports(module):
