@@ -1,6 +1,7 @@
 """Senders that show a token, and those of whom nothing is known."""
 
 from collections.abc import Callable, Sequence
+from urllib.parse import quote_plus
 
 import pytest
 from pydantic import ValidationError
@@ -8,6 +9,7 @@ from senders import TOKEN
 
 from switchboard import SignatureInvalid
 from switchboard.push import DockerHub, Generic, PushAdapter, Request
+from switchboard.push.token import MAX_FIELDS
 
 both = pytest.mark.parametrize("adapter_class", [DockerHub, Generic])
 
@@ -44,6 +46,31 @@ def test_a_token_in_a_header_or_in_the_query_verifies(
     delivery = adapter_of(adapter_class).verify(given)
     assert delivery.verify_detail == f"token in {where}, 1 of 1"
     assert TOKEN not in str(delivery)
+
+
+@both
+@pytest.mark.parametrize("beside", ["l=caf%C3%A9", "l=caf%E9", "l=caf\xe9", "%ff=1", "l=%&m=%zz"])
+def test_what_else_is_in_the_query_does_not_matter(adapter_class: Callable[..., PushAdapter], beside: str) -> None:
+    for query in (f"token={TOKEN}&{beside}", f"{beside}&token={TOKEN}"):
+        assert adapter_of(adapter_class).verify(request(query=query)).verify_detail == "token in the query, 1 of 1"
+
+
+@both
+def test_a_token_may_have_any_characters(adapter_class: Callable[..., PushAdapter]) -> None:
+    token = "pässwört & 100% ✓ + more"
+    given = request(query=f"token={quote_plus(token)}")
+    assert adapter_of(adapter_class, token).verify(given).verify_detail == "token in the query, 1 of 1"
+    refused(adapter_of(adapter_class, token), request(query=f"token={quote_plus(token.replace('ä', 'a'))}"))
+
+
+@both
+def test_a_query_of_too_many_fields_is_refused_as_that(adapter_class: Callable[..., PushAdapter]) -> None:
+    for count, said in ((MAX_FIELDS, ""), (MAX_FIELDS + 1, "its query has too many fields")):
+        given = request(query="&".join([*(f"a{n}=" for n in range(count - 1)), f"token={TOKEN}"]))
+        if said:
+            assert refused(adapter_of(adapter_class), given) == said
+        else:
+            adapter_of(adapter_class).verify(given)
 
 
 @both
