@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, SecretStr
 from ..adapter import Adapter, AdapterOptions, Duration, Size
 from ..errors import MessageInvalid, SignatureInvalid
 from ..model import Delivery
-from ..normalize.storable import NotJson, read_json
+from ..normalize.storable import NotJson, NumberText, read_json
 from ..redact import MASK, redact_headers
 
 #: How far a signed time may be from now, either way: what Stripe, Slack and Standard Webhooks advise.
@@ -221,7 +221,9 @@ def matching(secrets: Sequence[SecretStr], given: Sequence[bytes], expected: Cal
 def id_in_body(body: bytes, field: str) -> str | None:
     """The text in that field of a JSON object, as a delivery's id; None where there is none."""
     value = field_of(body, field)
-    return value if isinstance(value, str) and _ID.fullmatch(value) else None
+    if not isinstance(value, str) or isinstance(value, NumberText):
+        return None
+    return value if _ID.fullmatch(value) else None
 
 
 def field_of(body: bytes, field: str) -> object:

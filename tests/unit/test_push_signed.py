@@ -185,6 +185,7 @@ def test_a_delivery_of_standard_webhooks_is_known_by_its_header() -> None:
         b"[]",
         b"\xff",
         b'{"id": null}',
+        b'{"id": 7}',
         b'{"id": ["a"]}',
         b'{"id": ""}',
         b'{"id": "a\\u0000"}',
