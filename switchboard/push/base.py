@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr
 
@@ -129,11 +129,16 @@ class PushAdapter(Adapter):
     sender: ClassVar[str]
     options_class: ClassVar[type[PushOptions]]
     family = "webhook"
+    #: Of ``options_class``, as each sender's class says for itself.
+    _options: PushOptions
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self._options = self.options_class(**options)
+        super().__init__(name)
 
     @property
-    @abstractmethod
     def options(self) -> PushOptions:
-        """Its options, validated."""
+        return self._options
 
     @property
     @abstractmethod
@@ -197,6 +202,20 @@ class PushAdapter(Adapter):
                 value = MASK
             shown[name] = f"{shown[name]}, {value}" if name in shown else value
         return redact_headers(shown)
+
+
+class SignedAdapter(PushAdapter):
+    """The webhook address of a sender that signs what it sends."""
+
+    _options: SignedOptions
+
+    @property
+    def trust_mode(self) -> Literal["signed"]:
+        return "signed"
+
+    @property
+    def secrets(self) -> tuple[SecretStr, ...]:
+        return self._options.secret
 
 
 def matching(secrets: Sequence[SecretStr], given: Sequence[bytes], expected: Callable[[bytes], bytes]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import SecretStr, field_validator, model_validator
 
@@ -50,14 +50,7 @@ class Generic(PushAdapter):
 
     sender = "generic"
     options_class = GenericOptions
-
-    def __init__(self, name: str, **options: Any) -> None:
-        self._options = GenericOptions(**options)
-        super().__init__(name)
-
-    @property
-    def options(self) -> GenericOptions:
-        return self._options
+    _options: GenericOptions
 
     @property
     def trust_mode(self) -> Literal["token", "signed", "open"]:
