@@ -19,7 +19,7 @@ from ..adapter import Adapter, AdapterOptions, Duration, Size
 from ..errors import MessageInvalid, SignatureInvalid
 from ..model import Delivery
 from ..normalize.storable import NotJson, NumberText, read_json
-from ..redact import MASK, redact_headers
+from ..redact import MASK
 
 #: How far a signed time may be from now, either way: what Stripe, Slack and Standard Webhooks advise.
 TOLERANCE = timedelta(seconds=300)
@@ -181,7 +181,7 @@ class PushAdapter(Adapter):
     def _delivery(
         self, request: Request, native_id: str | None, verify_detail: str, *, vouched_id: bool = False
     ) -> Delivery:
-        headers = self._shown(request.headers)
+        headers = self._headers(request.headers)
         return Delivery(
             request.body,
             native_id,
@@ -192,16 +192,18 @@ class PushAdapter(Adapter):
             vouched_id=vouched_id,
         )
 
-    def _shown(self, headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-        """The headers as text, those that are repeated joined, without anything that its sender is known by."""
-        known = [value for secret in self.secrets if (value := secret.get_secret_value())]
-        shown: dict[str, str] = {}
+    def _headers(self, headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+        """The headers as text, those that are repeated joined, without any that holds what its sender is known by.
+
+        Else exactly as they came, which is how a queue's are: the store redacts what it keeps of both.
+        """
+        known = [value.encode() for secret in self.secrets if (value := secret.get_secret_value())]
+        found: dict[str, str] = {}
         for name_bytes, value_bytes in headers:
-            name, value = name_bytes.decode("latin-1"), value_bytes.decode("latin-1")
-            if any(secret in value for secret in known):
-                value = MASK
-            shown[name] = f"{shown[name]}, {value}" if name in shown else value
-        return redact_headers(shown)
+            name = _text(name_bytes)
+            value = MASK if any(secret in value_bytes for secret in known) else _text(value_bytes)
+            found[name] = f"{found[name]}, {value}" if name in found else value
+        return found
 
 
 class SignedAdapter(PushAdapter):
@@ -216,6 +218,14 @@ class SignedAdapter(PushAdapter):
     @property
     def secrets(self) -> tuple[SecretStr, ...]:
         return self._options.secret
+
+
+def _text(value: bytes) -> str:
+    """A header as text: UTF-8, or what it is in Latin-1, as HTTP says of any other."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def matching(secrets: Sequence[SecretStr], given: Sequence[bytes], expected: Callable[[bytes], bytes]) -> str:

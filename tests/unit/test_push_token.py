@@ -10,6 +10,7 @@ from senders import TOKEN
 from switchboard import SignatureInvalid
 from switchboard.push import DockerHub, Generic, PushAdapter, Request
 from switchboard.push.token import MAX_FIELDS
+from switchboard.redact import redact_headers
 
 both = pytest.mark.parametrize("adapter_class", [DockerHub, Generic])
 
@@ -126,7 +127,34 @@ def test_a_token_that_a_proxy_copied_into_another_header_is_masked(adapter_class
     )
     headers = adapter_of(adapter_class).verify(given).headers
     assert TOKEN not in str(headers)
-    assert "other" not in str(headers)
+    assert "other" not in str(redact_headers(headers))
+
+
+@both
+def test_the_headers_are_text_as_they_came(adapter_class: Callable[..., PushAdapter]) -> None:
+    given = request(
+        (b"x-event-type", "dépôt ✓".encode()),
+        (b"x-branch", "dépôt".encode("latin-1")),
+        (b"x-query", b"secret=rotated"),
+        (b"x-tag", b"a"),
+        (b"x-tag", b"b"),
+        query=f"token={TOKEN}",
+    )
+    assert adapter_of(adapter_class).verify(given).headers == {
+        "x-event-type": "dépôt ✓",
+        "x-branch": "dépôt",
+        "x-query": "secret=rotated",
+        "x-tag": "a, b",
+    }
+
+
+@both
+def test_a_header_with_its_own_token_is_masked_whatever_the_characters(
+    adapter_class: Callable[..., PushAdapter],
+) -> None:
+    token = "pässwört-of-many-letters"
+    given = request((b"x-copy", f"it was {token}".encode()), query=f"token={quote_plus(token)}")
+    assert adapter_of(adapter_class, token).verify(given).headers == {"x-copy": "«redacted»"}
 
 
 def test_docker_hub_gives_no_id() -> None:
