@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from ..adapter import Adapter, AdapterOptions, Duration, Size
 from ..errors import MessageInvalid, SignatureInvalid
@@ -24,6 +24,14 @@ from ..redact import MASK
 #: How far a signed time may be from now, either way: what Stripe, Slack and Standard Webhooks advise.
 TOLERANCE = timedelta(seconds=300)
 
+#: Characters of a secret or a token, at least: fewer can be guessed, and stand in headers that have nothing to do with
+#: them.
+MIN_SECRET = 16
+
+#: Bytes of ``max_body``, at most: `switchboard serve` holds no more of all bodies together, so that a longer one could
+#: never be taken.
+MOST_HELD = 256 * 1024**2
+
 _ID = re.compile(r"[\x21-\x7e]{1,200}")
 _UNIX_SECONDS = re.compile(rb"[0-9]{1,12}")
 
@@ -32,15 +40,21 @@ def _one_or_several(value: object) -> object:
     return (value,) if isinstance(value, (str, SecretStr)) else value
 
 
+def _long_enough(secrets: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+    if any(0 < len(secret) < MIN_SECRET for secret in secrets):
+        raise ValueError(f"expected at least {MIN_SECRET} characters: a shorter one can be guessed")
+    return secrets
+
+
 #: One secret or several at once, for rotation. An empty one is not set; its place in the order still counts.
-Secrets = Annotated[tuple[SecretStr, ...], BeforeValidator(_one_or_several)]
+Secrets = Annotated[tuple[SecretStr, ...], BeforeValidator(_one_or_several), AfterValidator(_long_enough)]
 
 
 class PushOptions(AdapterOptions):
     """The options every webhook adapter has; a sender's own class adds how it is verified."""
 
     #: A longer body is refused while it is read, 413. The default is what GitHub sends at most.
-    max_body: Size = Field(default=25 * 1024**2, ge=1)
+    max_body: Size = Field(default=25 * 1024**2, ge=1, le=MOST_HELD)
 
 
 class SignedOptions(PushOptions):
