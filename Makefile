@@ -7,14 +7,15 @@ BIN    := $(VENV)/bin
 # Tests that run at the same time, each run with servers of its own: most of them wait for something.
 AT_ONCE ?= 4
 
-.PHONY: demo test lint wheel bench soak soak-upkeep forty-kills clean help
+.PHONY: demo test lint wheel bench bench-quick soak soak-upkeep forty-kills clean help
 
 help:
 	@echo "make demo         20,000 messages through a real worker that is killed midway"
 	@echo "make test         the whole test suite on real servers"
 	@echo "make lint         ruff and strict mypy"
 	@echo "make wheel        build the wheel, install it into a clean environment, run it once"
-	@echo "make bench        what batching is worth, in one run"
+	@echo "make bench        against a loop by hand, FastStream, procrastinate, pgqueuer and PostgreSQL itself: an hour or two"
+	@echo "make bench-quick  the same in two minutes: one round, small sizes"
 	@echo "make soak         five minutes of kills, stops and cut connections, then a count from outside"
 	@echo "make soak-upkeep  three minutes of a real scheduler, twice over, and a real worker"
 
@@ -53,9 +54,15 @@ soak-upkeep: $(VENV)/.installed
 forty-kills: $(VENV)/.installed
 	$(BIN)/python -m soak.forty_kills
 
-bench: $(VENV)/.installed
-	$(BIN)/python bench/ingest.py
-	$(BIN)/python bench/todos.py
+$(VENV)/.bench-installed: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
+
+bench: $(VENV)/.bench-installed
+	$(BIN)/python -m bench.run
+
+bench-quick: $(VENV)/.bench-installed
+	$(BIN)/python -m bench.run --quick
 
 clean:
 	rm -rf $(VENV) build dist

@@ -1,96 +1,123 @@
-"""What batching is worth: one worker process at ``batch = 500`` against the same code at ``batch = 1``, in one run.
-
-Both read the same messages from Valkey and store them in PostgreSQL 18, each server started for the run with its
-default durability. Rates are todos a second between the first and the last seen in the table.
-"""
+"""Subject 1: from a source to events and todos, against a loop by hand, FastStream, and PostgreSQL's own limit."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 
-import psycopg
-import redis
+from . import messages
+from .limit import limit
+from .measurement import BenchFailed, Figure, Measurement, Place
+from .processes import Crew, dramatiq_worker, python_module, running
+from .progress import rate, watch
 
-from switchboard.embedded import PostgresServer, ValkeyServer
+OURS, BY_HAND, LIMIT = "Switchboard", "written by hand", "PostgreSQL by itself"
+FASTSTREAM, FASTSTREAM_WORKERS, FASTSTREAM_BATCH = "FastStream", "FastStream, 10 workers", "FastStream, batch"
 
-#: Messages for each batch size: enough for some seconds.
-ROUNDS = ((1, 4_000), (500, 100_000))
-
-_CONFIG = """
-[adapters.bench]
-type = "redis-stream"
+_ADAPTER = """
+[adapters.{name}]
+type = "redis-{kind}"
 url = "${{BENCH_REDIS_URL}}"
-stream = "bench"
+{kind} = "{name}"
 queue = "bench"
-body = "body"
-batch = {batch}
 """
 
 
-def measure(folder: Path, database: str, source: str, batch: int, messages: int) -> float:
-    with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-    client = redis.Redis.from_url(source)
-    client.flushall()
-    for start in range(0, messages, 1000):
-        pipeline = client.pipeline(transaction=False)
-        for number in range(start, min(start + 1000, messages)):
-            event = {"event": "deploy.finished", "repository": "acme/api", "number": number, "log": "." * 300}
-            pipeline.xadd("bench", {"body": json.dumps(event)})
-        pipeline.execute()
-    (folder / "switchboard.toml").write_text(_CONFIG.format(batch=batch), encoding="utf-8")
-    environment = os.environ | {"DATABASE_URL": database, "SWITCHBOARD_BROKER_URL": source, "BENCH_REDIS_URL": source}
-    with (folder / f"worker-{batch}.log").open("w") as log:
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "dramatiq", "switchboard.actors", "-p", "1", "-t", "4"],
-            cwd=folder,
-            env=environment,
-            stderr=log,
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """Who reads the messages. ``pace``: messages a second, about; it only decides how many are sent."""
+
+    name: str
+    pace: float
+    commands: Callable[[str, int], Sequence[Sequence[str]]]
+
+
+CONTESTANTS = {
+    contestant.name: contestant
+    for contestant in (
+        Contestant(OURS, 15_000, lambda _kind, n: [dramatiq_worker("switchboard.actors", processes=n)]),
+        Contestant(BY_HAND, 1_000, lambda kind, n: [python_module("handwritten", kind)] * n),
+        Contestant(FASTSTREAM, 600, lambda _kind, n: [python_module("faststream_rival", "single")] * n),
+        Contestant(FASTSTREAM_WORKERS, 1_000, lambda _kind, n: [python_module("faststream_rival", "workers")] * n),
+        Contestant(FASTSTREAM_BATCH, 2_000, lambda _kind, n: [python_module("faststream_rival", "batch")] * n),
+    )
+}
+
+
+def measurements(*, quick: bool) -> Iterator[Measurement]:
+    """Each contestant in each setting; a quick run leaves out what the table of targets does not need."""
+    for size, kind, processes in _settings(quick=quick):
+        setting = f"{kind}, {size}, {processes} process{'es' * (processes > 1)}"
+        for contestant in CONTESTANTS.values():
+            if kind == "list" and contestant.name not in (OURS, BY_HAND):
+                continue
+            if processes > 1 and contestant.name in (FASTSTREAM, FASTSTREAM_WORKERS):
+                continue
+            if quick and (setting != "stream, 300 B, 1 process") and contestant.name not in (OURS, BY_HAND):
+                continue
+            if quick and (processes > 1 or contestant.name == FASTSTREAM_WORKERS) and contestant.name != OURS:
+                continue
+            take = partial(_take, setting=setting, size=size, kind=kind, processes=processes, contestant=contestant)
+            yield Measurement("ingest", f"{setting}: {contestant.name}", take)
+
+
+def _settings(*, quick: bool) -> Iterator[tuple[str, str, int]]:
+    if quick:
+        yield from [("300 B", "stream", 1), ("300 B", "stream", 2), ("10 KB", "stream", 1), ("300 B", "list", 1)]
+        return
+    for size in messages.SIZES:
+        for kind in ("stream", "list"):
+            for processes in (1, 2):
+                yield size, kind, processes
+
+
+def _take(
+    place: Place, *, setting: str, size: str, kind: str, processes: int, contestant: Contestant
+) -> Iterator[Figure]:
+    pace = contestant.pace if size == "300 B" else contestant.pace / (4 if contestant.name == OURS else 1.5)
+    total = place.messages(pace * processes**0.5)
+    place.servers.begin_anew()
+    messages.publish(place.servers, (messages.body(n, messages.SIZES[size]) for n in range(total)), kind=kind)
+    with reading(place, contestant, kind=kind, processes=processes) as crew, place.servers.client() as client:
+        count = messages.acknowledged if kind == "stream" else partial(messages.taken, total=total)
+        yield Figure(
+            f"ingest / {setting} / {contestant.name}", rate(watch(crew, partial(count, client), total), total), "/s"
         )
-    try:
-        return _rate(database, messages)
-    finally:
-        worker.send_signal(signal.SIGTERM)
-        worker.wait(60)
-        client.close()
+    stored_all(place, total, contestant.name)
+    if contestant.name == OURS and kind == "stream":
+        yield Figure(f"ingest / {setting} / {LIMIT}", limit(place.servers), "/s")
 
 
-def _rate(database: str, messages: int) -> float:
-    first: tuple[float, int] | None = None
-    deadline = time.monotonic() + 300
-    with psycopg.connect(database, autocommit=True) as connection:
-        while time.monotonic() < deadline:
-            try:
-                row = connection.execute("SELECT count(*) FROM todos").fetchone()
-            except psycopg.errors.UndefinedTable:
-                row = None
-            stored = row[0] if row else 0
-            now = time.monotonic()
-            if stored and first is None:
-                first = (now, stored)
-            if first is not None and stored >= messages:
-                return float((stored - first[1]) / (now - first[0]))
-            time.sleep(0.02)
-    raise SystemExit("the worker did not store everything within five minutes")
+@contextmanager
+def reading(
+    place: Place,
+    contestant: Contestant,
+    *,
+    kind: str = "stream",
+    processes: int = 1,
+    adapters: Sequence[str] = (messages.NAME,),
+) -> Iterator[Crew]:
+    """The contestant's processes, while they read."""
+    config = "".join(_ADAPTER.format(name=name, kind=kind) for name in adapters)
+    if kind == "stream":
+        config = config.replace("queue =", f'body = "{messages.FIELD}"\nqueue =')
+    (place.folder / "switchboard.toml").write_text(config, encoding="utf-8")
+    environment = {
+        "DATABASE_URL": place.servers.database_url,
+        "SWITCHBOARD_BROKER_URL": place.servers.redis_url,
+        "BENCH_REDIS_URL": place.servers.redis_url,
+    }
+    with running(contestant.commands(kind, processes), folder=place.folder, environment=environment) as crew:
+        yield crew
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="switchboard-bench-") as name:
-        folder = Path(name)
-        with PostgresServer(folder / "postgres") as postgres, ValkeyServer(folder / "valkey") as valkey:
-            rates = {}
-            for batch, messages in ROUNDS:
-                rates[batch] = measure(folder, postgres.url, valkey.url, batch, messages)
-                print(f"batch = {batch:>3}: {rates[batch]:>8,.0f} todos a second", flush=True)
-    print(f"ratio: {rates[500] / rates[1]:.1f}")
-
-
-if __name__ == "__main__":
-    main()
+def stored_all(place: Place, total: int, name: str) -> None:
+    """Each message has one event and one todo; ``BenchFailed`` where some have not."""
+    found = place.servers.ask(
+        "SELECT (SELECT count(*) FROM events), (SELECT count(DISTINCT event_id) FROM todos),"
+        " (SELECT count(DISTINCT idempotency_key) FROM todos)"
+    )
+    if set(found) != {total}:
+        raise BenchFailed(f"{name}: {total:,} messages, but events, todos, keys: {found}")

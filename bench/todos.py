@@ -1,166 +1,127 @@
-"""What a todo costs: no-op handlers in one worker process against the same no-op through Dramatiq's own Redis broker.
-
-Both in one run, with the same threads, on PostgreSQL 18 and Valkey with their default durability. Rates are between the
-first and the last tenth, so that neither the start nor the end counts. And how long a todo waits on an idle queue, from
-its commit, about, to its claim.
-"""
+"""Subject 3: no-op todos, against Dramatiq's Redis broker, procrastinate and pgqueuer."""
 
 from __future__ import annotations
 
+import json
 import os
-import signal
 import statistics
 import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-import dramatiq
-import psycopg
-import redis
-from dramatiq.brokers.redis import RedisBroker
+from .measurement import BenchFailed, Figure, Measurement, Place
+from .processes import ROOT, Crew, dramatiq_worker, python_module, running
+from .progress import watch
+from .ticks import Ticks
 
-from switchboard.embedded import PostgresServer, ValkeyServer
-from switchboard.ledger import Ledger, create_todo, migrate
-
-#: Todos, and messages: enough for some seconds each.
-TODOS, MESSAGES = 60_000, 20_000
-
-#: Worker threads of the one process.
-THREADS = 8
-
-#: Todos made one at a time on an idle queue.
-IDLE = 100
-
-_TODOS = """
-import os
-import dramatiq, switchboard
-
-dramatiq.set_broker(switchboard.RedisBroker(url=os.environ["BENCH_REDIS_URL"]))
+#: Todos made one at a time on an idle queue: a quick run, and a full one.
+_IDLE_QUICK, _IDLE = 40, 400
 
 
-@switchboard.todo(queue="bench")
-def nothing(todo):
-    pass
-"""
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """``pace``: todos a second, about; it only decides how many there are."""
 
-_MESSAGES = """
-import os
-import dramatiq
-from dramatiq.brokers.redis import RedisBroker
+    name: str
+    module: str
+    pace: float
+    singles: float
+    on_dramatiq: bool = False
 
-dramatiq.set_broker(RedisBroker(url=os.environ["BENCH_REDIS_URL"]))
+    def worker(self) -> list[str]:
+        """The command of its one worker process."""
+        return (
+            dramatiq_worker(f"bench.{self.module}")
+            if self.on_dramatiq
+            else python_module("contestant", self.module, "work")
+        )
+
+    def asked(self, place: Place, *arguments: str) -> Any:
+        """What its own process answers; JSON may be anything."""
+        done = subprocess.run(
+            python_module("contestant", self.module, *arguments),
+            env=os.environ | _environment(place) | {"PYTHONPATH": str(ROOT)},
+            cwd=place.folder,
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise BenchFailed(
+                f"{self.name}: {' '.join(arguments)}: status {done.returncode}:\n{done.stderr.decode()[-2000:]}"
+            )
+        return json.loads(done.stdout.splitlines()[-1])
 
 
-@dramatiq.actor(queue_name="bench")
-def nothing(payload):
-    pass
-"""
+CONTESTANTS = (
+    Contestant("Switchboard", "todos_switchboard", 15_000, 800, on_dramatiq=True),
+    Contestant("Dramatiq on Redis", "todos_dramatiq", 1_800, 2_500, on_dramatiq=True),
+    Contestant("procrastinate", "todos_procrastinate", 350, 500),
+    Contestant("pgqueuer", "todos_pgqueuer", 3_000, 800),
+)
+
+
+def measurements(*, quick: bool) -> Iterator[Measurement]:
+    """Each contestant: worked off, made, and begun on an idle queue."""
+    for contestant in CONTESTANTS:
+        yield Measurement("todos", f"worked by {contestant.name}", partial(_worked, contestant=contestant))
+    for contestant in CONTESTANTS:
+        yield Measurement("todos", f"idle queue of {contestant.name}", partial(_idle, contestant=contestant))
+
+
+def _worked(place: Place, *, contestant: Contestant) -> Iterator[Figure]:
+    place.servers.begin_anew(migrated=False)
+    contestant.asked(place, "prepare")
+    singles = place.messages(contestant.singles / 2, least=100)
+    yield Figure(
+        f"todos / made singly / {contestant.name}", singles / contestant.asked(place, "single", str(singles)), "/s"
+    )
+    total = place.messages(contestant.pace)
+    yield Figure(f"todos / made in bulk / {contestant.name}", total / contestant.asked(place, "many", str(total)), "/s")
+    total += singles + 1
+    place.servers.checkpoint()
+    with _worker(place, contestant, every=max(1, total // 400)) as (crew, ticks):
+        # The last few may not make a tick.
+        watch(crew, ticks.count, int(total * 0.95), every=0.05)
+        _all_ended(place, contestant, crew)
+        yield Figure(f"todos / worked / {contestant.name}", ticks.rate(total), "/s")
+
+
+def _all_ended(place: Place, contestant: Contestant, crew: Crew) -> None:
+    deadline = time.monotonic() + 60
+    while left := contestant.asked(place, "left"):
+        if not crew.alive() or time.monotonic() > deadline:
+            raise BenchFailed(f"{contestant.name}: {left:,} todos have not ended:\n{crew.said()}")
+        time.sleep(0.2)
+
+
+def _idle(place: Place, *, contestant: Contestant) -> Iterator[Figure]:
+    place.servers.begin_anew(migrated=False)
+    contestant.asked(place, "prepare")
+    count = _IDLE_QUICK if place.scale.quick else _IDLE
+    with _worker(place, contestant, every=1) as (crew, ticks):
+        # The worker's start is nobody's latency.
+        contestant.asked(place, "many", "5")
+        watch(crew, ticks.count, 5)
+        time.sleep(1)
+        made = contestant.asked(place, "idle", str(count))
+        watch(crew, ticks.count, count + 5)
+        began = [at for _, at in ticks.read()[5:]]
+    waits = sorted((at - since) / 1e6 for since, at in zip(made, began, strict=True))
+    yield Figure(f"todos / start, median / {contestant.name}", statistics.median(waits), "ms")
+    yield Figure(f"todos / start, 99th percentile / {contestant.name}", waits[int(len(waits) * 0.99)], "ms")
 
 
 @contextmanager
-def worker(folder: Path, module: str, database: str, source: str) -> Iterator[None]:
-    environment = os.environ | {"DATABASE_URL": database, "BENCH_REDIS_URL": source}
-    with (folder / f"{module}.log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "dramatiq", module, "-p", "1", "-t", str(THREADS)],
-            cwd=folder,
-            env=environment,
-            stderr=log,
-        )
-    try:
-        yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+def _worker(place: Place, contestant: Contestant, *, every: int) -> Iterator[tuple[Crew, Ticks]]:
+    ticks = Ticks(place.folder)
+    environment = _environment(place) | ticks.environment(every)
+    with running([contestant.worker()], folder=place.folder, environment=environment) as crew:
+        yield crew, ticks
 
 
-def rate(done: Callable[[], int], total: int) -> float:
-    """Done a second between a tenth and nine tenths of the total, by what is seen meanwhile."""
-    first: tuple[float, int] | None = None
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        count, now = done(), time.monotonic()
-        if first is None and count >= total * 0.1:
-            first = (now, count)
-        if first is not None and count >= total * 0.9 and count > first[1]:
-            return (count - first[1]) / (now - first[0])
-        # Counting todos reads the whole table: not so often that it slows what it counts.
-        time.sleep(0.25)
-    raise SystemExit("the worker did not get through within five minutes")
-
-
-def todos(folder: Path, database: str, source: str) -> float:
-    (folder / "bench_todos.py").write_text(_TODOS, encoding="utf-8")
-    insert = "INSERT INTO todos (queue, title, payload) SELECT 'bench', 'n', '{\"n\": 1}' FROM generate_series(1, %s)"
-    with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute(insert.encode(), (TODOS,))
-
-        def done() -> int:
-            row = connection.execute("SELECT count(*) FROM todos WHERE state = 'done'").fetchone()
-            return int(row[0]) if row else 0
-
-        with worker(folder, "bench_todos", database, source):
-            return rate(done, TODOS)
-
-
-def messages(folder: Path, database: str, source: str) -> float:
-    (folder / "bench_messages.py").write_text(_MESSAGES, encoding="utf-8")
-    broker = RedisBroker(url=source)  # type: ignore[no-untyped-call]
-    broker.declare_queue("bench")
-    for _ in range(MESSAGES):
-        broker.enqueue(
-            dramatiq.Message(queue_name="bench", actor_name="nothing", args=({"n": 1},), kwargs={}, options={})
-        )
-    with redis.Redis.from_url(source) as client, worker(folder, "bench_messages", database, source):
-        # A message stays in the hash until it is acknowledged.
-        answer = rate(lambda: MESSAGES - int(client.hlen("dramatiq:bench.msgs")), MESSAGES)
-    broker.close()
-    return answer
-
-
-def latency(folder: Path, database: str, source: str) -> float:
-    """Milliseconds from a todo's making to its claim, the median of those made one at a time on an idle queue."""
-    ledger = Ledger(database)
-    with worker(folder, "bench_todos", database, source), psycopg.connect(database, autocommit=True) as connection:
-        waits: list[float] = []
-        while len(waits) < IDLE + 1:
-            with ledger.transaction() as transaction:
-                made, _ = create_todo(transaction.connection, queue="bench", title="idle")
-            waits.append(_wait(connection, made.id))
-    ledger.close()
-    # The first one waited for the worker's start.
-    return statistics.median(waits[1:]) * 1000
-
-
-def _wait(connection: psycopg.Connection, todo_id: int) -> float:
-    query = "SELECT extract(epoch FROM claimed_at - created_at)::float FROM todos WHERE id = %s AND state = 'done'"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        row = connection.execute(query.encode(), (todo_id,)).fetchone()
-        if row is not None:
-            return float(row[0])
-        time.sleep(0.005)
-    raise SystemExit("a todo was not worked within a minute")
-
-
-def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="switchboard-bench-") as name:
-        folder = Path(name)
-        with PostgresServer(folder / "postgres") as postgres, ValkeyServer(folder / "valkey") as valkey:
-            ledger = Ledger(postgres.url)
-            migrate(ledger)
-            ledger.close()
-            ours = todos(folder, postgres.url, valkey.url)
-            print(f"todos:                   {ours:>8,.0f} a second", flush=True)
-            theirs = messages(folder, postgres.url, valkey.url)
-            print(f"Dramatiq's Redis broker: {theirs:>8,.0f} a second", flush=True)
-            print(f"ratio: {ours / theirs:.1f}", flush=True)
-            print(f"idle queue: {latency(folder, postgres.url, valkey.url):.1f} ms from commit to claim (median)")
-
-
-if __name__ == "__main__":
-    main()
+def _environment(place: Place) -> dict[str, str]:
+    return {"DATABASE_URL": place.servers.database_url, "BENCH_REDIS_URL": place.servers.redis_url}

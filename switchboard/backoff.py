@@ -21,7 +21,8 @@ LONGEST_WAIT = 5_000
 class Outage:
     """The state of one server as its user sees it: there, or away since some time. Any thread may tell.
 
-    ``who`` opens the log lines ("PostgreSQL"); ``fields`` are their structured ones.
+    ``who`` opens the log lines ("PostgreSQL"); ``fields`` are their structured ones. Without a ``reason`` among them it
+    is ``ledger_unavailable`` or ``source_unavailable``, by the error.
     """
 
     def __init__(self, who: str, logger: logging.Logger, fields: dict[str, object]) -> None:
@@ -61,7 +62,7 @@ class Outage:
                     "%s is unavailable: %s; trying again with backoff",
                     self._who,
                     error,
-                    extra=self._fields | {"reason": reason},
+                    extra={"reason": reason} | self._fields,
                 )
             self._attempts, wait = compute_backoff(self._attempts, factor=FIRST_WAIT, max_backoff=LONGEST_WAIT)
             self._next_try = now + wait / 1000

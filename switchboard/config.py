@@ -34,7 +34,7 @@ _SECRET_KEY = re.compile(r"password|passwd|secret|token", re.IGNORECASE)
 # Not by parsing the address: what a password's own / or [ makes of it must be refused as well.
 _LITERAL_PASSWORD = re.compile(r"://[^\s@]*:[^\s@]+@|[?&]password=[^&\s]")
 _TOP_LEVEL = ("adapters", "upkeep", "web")
-_TYPES: dict[str, type[PullAdapter] | type[PushAdapter]] = {**TRANSPORTS, **SENDERS}
+_TYPES: dict[str, type[Adapter]] = {**TRANSPORTS, **SENDERS}
 
 AdapterType = TypeVar("AdapterType", bound=Adapter)
 OptionsType = TypeVar("OptionsType", bound=BaseModel)
@@ -76,9 +76,18 @@ def load_adapters() -> list[PullAdapter]:
     return read_adapters(*_configuration())
 
 
-def load_each() -> list[PullAdapter | ConfigError]:
-    """The same, with what is wrong with an adapter in its place; raises ``ConfigError`` for what concerns them all."""
-    return list(_each(*_configuration(), TRANSPORTS))
+def load_each() -> list[Adapter | ConfigError]:
+    """The adapters of both families, with what is wrong with one in its place.
+
+    Raises ``ConfigError`` for what concerns them all.
+    """
+    return list(_each(*_configuration(), _TYPES))
+
+
+def unset_variables(adapter: str) -> list[str]:
+    """The environment variables that the adapter's table refers to, and that are unset or empty, in its order."""
+    table = _document(*_configuration()).get("adapters", {}).get(adapter, {})
+    return [name for name in _REFERENCE.findall(str(table)) if not os.environ.get(name, "").strip()]
 
 
 def load_webhooks() -> list[PushAdapter]:

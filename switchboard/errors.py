@@ -45,7 +45,10 @@ class LedgerUnavailable(LedgerError):
 
 
 class BrokerUnavailable(SwitchboardError):
-    """The source's server could not be reached, or gave no answer in time."""
+    """The source's server could not be reached, gave no answer in time, or answered that it cannot serve now."""
+
+    #: Whether the server answered, and refused what it was asked: another question may be answered.
+    answered = False
 
 
 class PublishRejected(SwitchboardError):

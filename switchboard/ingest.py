@@ -38,6 +38,7 @@ def store(connection: Connection, route: Route, normalizer: Normalizer, deliveri
     rounds, letters, twins = _shape_all(route, normalizer, deliveries)
     new = 0
     refused: list[tuple[Delivery, str]] = []
+    differing: list[Delivery] = []
     for rows in rounds:
         conflicts: set[str] = set()
         ordered = [rows[key] for key in sorted(rows)]
@@ -45,14 +46,17 @@ def store(connection: Connection, route: Route, normalizer: Normalizer, deliveri
             same_kind = [row for row in ordered if (row.delivery.native_id is not None) is identified]
             if same_kind:
                 new += _insert(connection, route, same_kind, conflicts, refused)
-        letters += [
-            _conflict(rows[key].delivery, key) for key in sorted(conflicts) if not rows[key].delivery.vouched_id
-        ]
+        for key in sorted(conflicts):
+            delivery = rows[key].delivery
+            if delivery.vouched_id:
+                differing.append(delivery)
+            else:
+                letters += [_conflict(each, key) for each in (delivery, *twins.get(id(delivery), ()))]
     # The twin of a refused delivery is stored no more than that one is.
     refused += [(twin, why) for delivery, why in refused for twin in twins.get(id(delivery), ())]
     written = insert_dead_letters(connection, route, letters) if letters else []
     duplicates = len(deliveries) - new - len(letters) - len(refused)
-    return Stored(new, duplicates, dead_letters=written, letters=letters, refused=refused)
+    return Stored(new, duplicates, dead_letters=written, letters=letters, refused=refused, differing=differing)
 
 
 def bury(connection: Connection, route: Route, _normalizer: Normalizer, deliveries: Sequence[Delivery]) -> Stored:
@@ -107,6 +111,13 @@ def report(route: Route, outcome: Stored) -> None:
             safe_text(letter.said),
             letter.key,
             extra=_fields(route, letter.delivery) | {"reason": letter.reason},
+        )
+    for delivery in outcome.differing:
+        logger.info(
+            "adapter %s: another body under an id that its sender vouches for is a redelivery, and is not kept (%s)",
+            adapter,
+            idempotency_key(route, delivery),
+            extra=_fields(route, delivery),
         )
     if outcome.refused:
         first, why = outcome.refused[0]
@@ -197,6 +208,9 @@ def _shape(
 
 
 def _storable(shape: Shape) -> Shape:
+    # Nearly all derive their payload and are printable: nothing to replace, and no second object.
+    if shape.payload is None and (shape.title + shape.kind + shape.event_type).isprintable():
+        return shape
     payload = None if shape.payload is None else JsonText(storable_text(shape.payload))
     if payload is not None:
         payload = storable_json(payload) or payload

@@ -171,6 +171,8 @@ class Stored:
     letters: Sequence[DeadLetter] = ()
     #: Not stored: the ledger refuses each for what it is, with why.
     refused: Sequence[tuple[Delivery, str]] = ()
+    #: Not stored, and counted as duplicates: another body than that of their id, which their sender vouches for.
+    differing: Sequence[Delivery] = ()
 
     @property
     def dead(self) -> int:

@@ -23,9 +23,12 @@ _NAMED_SECRET = re.compile(
 )
 # One of our own, wherever it stands: it says by itself what it is.
 _CREDENTIAL = re.compile(r"(swbs?_)[0-9A-Za-z]{43}")
+# Of keys only those that open something: a message's key, a routing key and an idempotency key are for people.
 _SECRET_HEADER = re.compile(
-    r"authorization|cookie|session|password|passwd|secret|token|credential|signature|hmac"
-    r"|(?:api|access|auth|private)[_-]?key",
+    r"auth(?!or)|authorization|cookie|session|password|passwd|secret|token|credential|signature|hmac|jwt|assertion|oidc"
+    r"|client[_-]?cert|(?<![a-z])sig(?![a-z])|^x[_-]key$"
+    r"|(?:access|account|admin|api|app|client|functions?|license|master|private|service|shared|signing"
+    r"|subscription|webhook)[_-]?key",
     re.IGNORECASE,
 )
 _SURROGATE = re.compile(r"[\ud800-\udfff]")

@@ -33,6 +33,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _state_directory(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Where this run's workers write their pulse: not among those of the machine's own."""
+    os.environ["SWITCHBOARD_STATE_DIR"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with postgres_service(tmp_path_factory.mktemp("postgres")) as service:

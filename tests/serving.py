@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +23,7 @@ LISTENING = re.compile(r"Uvicorn running on http://127\.0\.0\.1:(\d+)")
 
 
 class Served:
-    """Serves the adapters of `config`; `env` is added to this process's own environment.
+    """Serves the adapters of `config`; `env` is added to this process's own environment, `options` to the command.
 
     `open_files` is how many files and sockets it may have open, where that is to be few.
     """
@@ -34,8 +34,10 @@ class Served:
         database_url: str,
         config: str,
         env: Mapping[str, str] = {},
+        options: Sequence[str] = (),
         open_files: int | None = None,
     ) -> None:
+        self._options = options
         self._open_files = open_files
         self.database_url = database_url
         self._folder = folder
@@ -62,7 +64,7 @@ class Served:
         self._log = Path(name)
         with open(descriptor, "wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "switchboard.cli", "serve", "--port", "0"],
+                [sys.executable, "-m", "switchboard.cli", "serve", "--port", "0", *self._options],
                 cwd=self._folder,
                 env=self._env,
                 stdin=subprocess.DEVNULL,
@@ -104,6 +106,9 @@ class Served:
 
     def post(self, path: str, body: bytes = b"", headers: Any = None, **others: Any) -> httpx.Response:
         return self.client.post(f"{self.url}{path}", content=body, headers=headers, **others)
+
+    def get(self, path: str) -> httpx.Response:
+        return self.client.get(f"{self.url}{path}")
 
     def send(self, adapter: str, sent: Sent) -> httpx.Response:
         return self.post(f"/webhooks/{adapter}", sent.body, dict(sent.headers))

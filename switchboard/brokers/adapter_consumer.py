@@ -157,8 +157,7 @@ class AdapterConsumer(dramatiq.Consumer):
         left = timedelta(seconds=max(0.0, min(deadline, self._ledger.due_at) - time.monotonic()))
         deliveries = self._adapter.receive(options.batch, options.batch_bytes, left)
         self._source_outage.over()
-        self._ledger.polled()
-        self.beat.answered()
+        self._answered()
         self._ledger.note_gaps(self._adapter.gaps())
         if not deliveries:
             return None
@@ -170,12 +169,17 @@ class AdapterConsumer(dramatiq.Consumer):
     def _look_for_left_behind(self) -> None:
         options = self._adapter.options
         found = self._adapter.left_behind(options.batch, options.batch_bytes)
-        self._ledger.polled()
+        self._answered()
         if found:
             with self._changed:
                 self._triage.left_behind(found)
         else:
             self._left_behind_at = time.monotonic() + self._left_behind_seconds
+
+    def _answered(self) -> None:
+        """The source has just answered: those who look at the ledger see it, and those who look at this process."""
+        self._ledger.polled()
+        self.beat.answered()
 
     def _enter(self, batch: Batch, deadline: float) -> MessageProxy | None:
         if self._gate.enter(self._queue_name, alone=batch.alone):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ def broker_in_force() -> AdapterQueues:
 
             set_up_sentry()
         broker = _from_environment()
+        if os.environ.get("dramatiq_prom_port", "").strip():  # noqa: SIM112 - Dramatiq's own name
+            _serve_metrics(broker)
         dramatiq.set_broker(broker)
     if not isinstance(broker, AdapterQueues):
         name = type(broker).__name__
@@ -66,6 +69,20 @@ def _from_environment() -> AdapterQueues:
     raise ConfigError(
         f"SWITCHBOARD_BROKER_URL: expected redis://, rediss:// or amqp://, got {scheme + '://' if scheme else 'none'}"
     )
+
+
+def _serve_metrics(broker: AdapterQueues) -> None:
+    """Adds Dramatiq's Prometheus middleware, whose own variable asks for it here."""
+    if importlib.util.find_spec("prometheus_client") is None:
+        raise ConfigError("dramatiq_prom_port needs `pip install 'dramatiq-switchboard[prometheus]'`")
+    try:
+        # With the import it reads the environment, and makes its directory.
+        from dramatiq.middleware.prometheus import Prometheus
+    except ValueError:
+        raise ConfigError("dramatiq_prom_port: expected a port's number") from None
+    except OSError as error:
+        raise ConfigError(f"dramatiq_prom_db: cannot make the directory of metrics: {error}") from error
+    broker.add_middleware(Prometheus())
 
 
 def _scheme(url: str) -> str:

@@ -23,8 +23,10 @@ from ..ledger import (
     list_adapter_activity,
     list_upkeep,
 )
+from ..ledger.consumers import THERE_WITHIN
 from ..model import TodoState
 from ..pull import PullAdapter
+from ..schedules import UpkeepOptions
 from ..telemetry.gauge_file import GaugeFile, Sample, remove_left_behind
 
 logger = logging.getLogger(__name__)
@@ -39,9 +41,6 @@ SPARSE, LONGEST_INTERVAL = 50, 300.0
 #: How long one answer may take.
 TIMEOUT = timedelta(seconds=10)
 
-#: A consumer that has said nothing for so long is not counted; it says something every five seconds.
-SEEN_WITHIN = timedelta(seconds=30)
-
 #: Seconds that the end of a worker waits for this thread.
 STOP_PATIENCE = 1.0
 
@@ -55,6 +54,8 @@ class _Question:
     ask: Callable[[Connection], list[Sample]]
     outage: Outage
     due_at: float = 0.0
+    #: When it last answered.
+    answered_at: float = 0.0
     took: float = 0.0
     #: None: it is not known.
     samples: list[Sample] | None = None
@@ -73,8 +74,10 @@ class Sampler:
         self._own = GaugeFile(directory, "livesum")
         self._ledger = ledger
         self._adapters = {f"{_LEDGER}.{adapter.name}": adapter for adapter in adapters}
-        #: Every queue that was ever seen: one without todos has 0 of them, not none.
-        self._queues = {*queues, *(adapter.options.queue for adapter in self._adapters.values())}
+        #: The queues of this process: one without todos has 0 of them, not none.
+        self._own_queues = {*queues, *(adapter.options.queue for adapter in self._adapters.values())}
+        #: Every other queue with todos, and when it last had any, by the answer that says so.
+        self._seen_queues: dict[str, float] = {}
         self._lock = ExclusiveLock(ledger, _LEDGER, *self._adapters)
         self._outage = Outage("metrics: the ledger", logger, {})
         self._outages = {
@@ -113,13 +116,20 @@ class Sampler:
 
     def _run(self) -> None:
         writing = Outage(f"metrics: {self._directory}", logger, {})
+        broken = False
         try:
             while not self._stopped.is_set():
                 try:
                     self._round()
                     writing.over()
+                    broken = False
                 except OSError as error:
                     writing.failed(error)
+                except Exception:
+                    # A defect, ours or an adapter's, must not end what is right: it is told once, and goes on.
+                    if not broken:
+                        logger.exception("metrics: what waits cannot be sampled; trying again every %g s", INTERVAL)
+                    broken = True
                 self._stopped.wait(INTERVAL)
         finally:
             self._lock.release()
@@ -174,6 +184,8 @@ class Sampler:
                 return
             question.outage.over()
             self._outage.over()
+        # Of this process alone: where it is stopped, and holds the lock, its numbers stay, and this one with them.
+        yield Sample("switchboard_sampled_timestamp_seconds", {}, time.time())
         yield from self._zeros()
         for question in self._questions:
             yield from question.samples or ()
@@ -184,6 +196,7 @@ class Sampler:
             with self._ledger.transaction(timeout=TIMEOUT, doing="metrics") as tx:
                 began = time.monotonic()
                 question.samples = question.ask(tx.connection)
+            question.answered_at = time.monotonic()
         finally:
             question.took = time.monotonic() - began if began is not None else 0.0
             question.due_at = now + min(LONGEST_INTERVAL, max(INTERVAL, question.took * SPARSE))
@@ -201,8 +214,13 @@ class Sampler:
         """Of every queue and known state; what an answer has is written after it, and in its place."""
         known = {state: question for state, question in self._todos.items() if question.samples is not None}
         for question in known.values():
-            self._queues |= {sample.labels["queue"] for sample in question.samples or ()}
-        for queue in self._queues:
+            seen = {sample.labels["queue"]: question.answered_at for sample in question.samples or ()}
+            self._seen_queues |= {queue: max(at, self._seen_queues.get(queue, 0.0)) for queue, at in seen.items()}
+        if len(known) == len(self._todos):
+            # Some answers are older than others: a todo between two states is in none of them.
+            oldest = min(question.answered_at for question in known.values())
+            self._seen_queues = {queue: at for queue, at in self._seen_queues.items() if at >= oldest}
+        for queue in self._own_queues | self._seen_queues.keys():
             if "pending" in known:
                 yield Sample("switchboard_oldest_pending_age_seconds", {"queue": queue}, 0.0)
             for state in known:
@@ -220,7 +238,8 @@ class Sampler:
             try:
                 lag = adapter.lag()
             except BrokerUnavailable as error:
-                silent.add(adapter.broker)
+                if not error.answered:
+                    silent.add(adapter.broker)
                 self._outages[name].failed(error)
                 continue
             self._outages[name].over()
@@ -239,12 +258,13 @@ class Sampler:
 
 
 def _question(what: str, ask: Callable[[Connection], list[Sample]]) -> _Question:
-    return _Question(ask, Outage(f"metrics: {what}", logger, {}))
+    # That one answer takes too long is no outage of the ledger, and must not be told as one, nor hide one.
+    return _Question(ask, Outage(f"metrics: {what}", logger, {"reason": "metrics_too_slow"}))
 
 
 def _ask_adapters(connection: Connection) -> list[Sample]:
     samples = []
-    for adapter in list_adapter_activity(connection, seen_within=SEEN_WITHIN):
+    for adapter in list_adapter_activity(connection, seen_within=THERE_WITHIN):
         labels = {"adapter": adapter.name}
         samples.append(Sample("switchboard_adapter_enabled", labels, float(adapter.enabled)))
         samples.append(Sample("switchboard_adapter_consumers", labels, adapter.consumers))
@@ -256,14 +276,17 @@ def _ask_adapters(connection: Connection) -> list[Sample]:
 
 def _ask_dead_letters(connection: Connection) -> list[Sample]:
     return [
-        Sample("switchboard_dead_letters_unresolved", {"adapter": adapter, "reason": reason}, number)
-        for adapter, reason, number in count_unresolved_dead_letters(connection)
+        Sample("switchboard_dead_letters_unresolved", {"adapter": found.adapter, "reason": found.reason}, found.count)
+        for found in count_unresolved_dead_letters(connection)
     ]
 
 
 def _ask_upkeep(connection: Connection) -> list[Sample]:
     samples = []
     for row in list_upkeep(connection):
+        if row.job not in UpkeepOptions.model_fields:
+            # A repair that is made when it is needed has no schedule that it could be late for.
+            continue
         labels, succeeded_at = {"upkeep": row.job}, row.last_succeeded_at.timestamp()
         samples.append(Sample("switchboard_upkeep_last_success_timestamp_seconds", labels, succeeded_at))
         samples.append(Sample("switchboard_upkeep_last_duration_seconds", labels, row.last_duration_seconds))

@@ -247,6 +247,8 @@ class TodoConsumer(dramatiq.Consumer):
             args=(todo,),
             kwargs={},
             options={"max_retries": 0},
+            # As unique as Dramatiq's own, which costs a random UUID: an owner is new with every claim.
+            message_id=f"{todo.owner}/{todo.id}",
         )
         with self._changed:
             self._in_flight[message.message_id] = todo

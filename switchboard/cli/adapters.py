@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from ..doctor.adapters import is_there
 from ..errors import NotFound
 from ..ledger import AdapterRow, Connection, ConsumerRow, list_adapters, list_consumers, set_adapter_enabled
 from ..pull import Lag
@@ -70,7 +69,7 @@ def adapter_rows(
         activity = {
             "lag": lag.unread if lag else None,
             "pending": lag.pending if lag else None,
-            "consumers": sum(is_there(consumer) and not consumer.standby for consumer in its),
+            "consumers": sum(consumer.is_there and not consumer.standby for consumer in its),
             "last_poll": max((consumer.polled_at for consumer in its if consumer.polled_at), default=None),
             "last_error": max(errors)[1] if errors else None,
             "last_error_at": max(errors)[0] if errors else None,

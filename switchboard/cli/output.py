@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import click
 
+from ..ledger import RawJson
 from ..redact import redact
 
 #: Characters of free text (a title, a detail) that a table shows where no terminal's width decides.
@@ -18,12 +19,6 @@ LONGEST_TEXT = 72
 Row = Mapping[str, object]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON array and nothing else.")
-
-
-class RawJson(str):
-    """JSON that is written out as it is: parsing it would change its numbers."""
-
-    __slots__ = ()
 
 
 def as_row(record: object) -> dict[str, object]:

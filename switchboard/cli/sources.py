@@ -16,7 +16,7 @@ PATIENCE = 3.0
 
 
 def readable_adapters() -> list[PullAdapter]:
-    """The adapters of the configuration, without those that cannot be read."""
+    """The pull adapters of the configuration, without those that cannot be read."""
     try:
         return [adapter for adapter in load_each() if isinstance(adapter, PullAdapter)]
     except ConfigError:

@@ -12,13 +12,13 @@ from psycopg.types.json import set_json_loads
 from pydantic import TypeAdapter, ValidationError
 
 from ..adapter import Duration
-from ..ledger import Connection, Ledger, cancel_todo, get_todo, list_todos, retry_todo
+from ..ledger import Connection, Ledger, RawJson, cancel_todo, get_todo, list_todos, retry_todo
 from ..ledger.todos import TodoFilter, database_time, lock_todo, select_todos
 from ..model import TodoRow, TodoState
 from ..redact import redact
 from .database import ledger_connection
 from .options import before_option, ids_argument, limit_option, some_ids_argument
-from .output import RawJson, as_row, json_option, write_records, write_table
+from .output import as_row, json_option, write_records, write_table
 from .settle import SELECTED_PAGE, selected, settle
 
 Command = TypeVar("Command", bound=Callable[..., Any])

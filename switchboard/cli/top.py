@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import sys
 import time
@@ -16,9 +17,9 @@ from ..config import load_upkeep
 from ..doctor.upkeep import Job, jobs
 from ..errors import LedgerError
 from ..ledger import Connection, Ledger, count_todos, list_adapters, list_consumers
-from ..ledger.rates import done_per_second, stored_per_second
+from ..ledger.measures import done_per_second, stored_per_second
 from ..pull import PullAdapter
-from .adapters import COLUMNS, adapter_rows
+from .adapters import COLUMNS, adapter_rows, shown
 from .database import open_ledger
 from .output import Row, as_one_line, json_option, printable, write, write_json
 from .sources import ask_lags, readable_adapters
@@ -73,7 +74,7 @@ def top(interval: float, once: bool, as_json: bool) -> None:
 
 
 def _look(ledger: Ledger, sources: Sequence[PullAdapter]) -> Page:
-    lags = ask_lags(sources)
+    lags, schedules = ask_lags(sources), load_upkeep()
     with ledger.transaction(timeout=LOOK_TIMEOUT, doing="look") as transaction:
         connection = transaction.connection
         adapters = list_adapters(connection)
@@ -82,12 +83,12 @@ def _look(ledger: Ledger, sources: Sequence[PullAdapter]) -> Page:
         return {
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "adapters": [
-                _plain({name: row[name] for name in _ADAPTERS if name in row})
+                _plain({name: row[name] for name in (*_ADAPTERS, "family") if name in row})
                 | {"stored_per_second": stored.get(str(row["name"]))}
                 for row in rows
             ],
             "todos": _todos(connection),
-            "upkeep": [_upkeep(job) for job in jobs(connection, load_upkeep())],
+            "upkeep": [_upkeep(job) for job in jobs(connection, schedules)],
         }
 
 
@@ -133,6 +134,8 @@ def _rendered(page: Page) -> RenderableType:
     for title, columns in (("adapters", _ADAPTERS), ("todos", _TODOS), ("upkeep", _UPKEEP)):
         rows = page[title]
         if isinstance(rows, list):
+            if title == "adapters":
+                rows = [shown(row) for row in rows]
             parts += [Text(f"\n{title}", style="bold"), _table(rows, columns) if rows else Text("none")]
     return Group(*parts)
 
@@ -146,13 +149,13 @@ def _table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> Rend
         table.add_column(name.replace("_per_second", "/s").replace("_", " "), overflow="ellipsis", no_wrap=True)
     for row in rows:
         style = "red" if row.get("overdue") else "dim" if row.get("enabled") is False else ""
-        table.add_row(*(Text(_cell(name, row[name]), style=style) for name in columns))
+        table.add_row(*(Text(_cell(row[name]), style=style) for name in columns))
     return table
 
 
-def _cell(name: str, value: object) -> str:
+def _cell(value: object) -> str:
     if value is None:
-        return "?" if name in ("lag", "pending") else "-"
+        return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -191,7 +194,9 @@ def _ended(interval: float) -> bool:
     """Whether q, or the end of input, comes before the time is over."""
     deadline = time.monotonic() + interval
     while select.select([sys.stdin], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        if sys.stdin.read(1) in ("q", "Q", ""):
+        # Not sys.stdin's: what that has read ahead no select tells of.
+        pressed = os.read(sys.stdin.fileno(), 1024)
+        if not pressed or b"q" in pressed.lower():
             return True
     return False
 

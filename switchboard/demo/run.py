@@ -124,6 +124,7 @@ def _configure(folder: Path, servers: Servers) -> dict[str, str]:
         "DATABASE_URL": servers.database_url,
         "SWITCHBOARD_BROKER_URL": broker_url(servers),
         "SWITCHBOARD_CONFIG": str(path),
+        "SWITCHBOARD_STATE_DIR": str(folder / "state"),
         "DEMO_REDIS_URL": servers.redis_url,
     }
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from itertools import groupby
 
 from ..finding import Finding
-from ..ledger import Connection, list_adapters
+from ..ledger import Connection, count_unresolved_dead_letters, list_adapters
 from ..ledger.consumers import ConsumerRow, list_consumers
-from ..ledger.inspection import unresolved_dead_letters
-from ..process_name import is_gone
 from ..pull import PullAdapter
 
-#: How long a consumer may be silent before nobody is said to poll its adapter: it notes its polls every few seconds.
-SILENT = timedelta(seconds=60)
+#: How long a source may give its consumers no answer before that is an error.
+UNANSWERED = timedelta(seconds=60)
 
 
 def check_adapter(adapter: PullAdapter) -> Iterator[Finding]:
@@ -30,8 +29,7 @@ def check_shared_sources(adapters: Sequence[PullAdapter]) -> list[Finding]:
     sharing: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for adapter in adapters:
         if not adapter.exclusive:
-            group = str(getattr(adapter.options, "group", ""))
-            sharing[adapter.broker, adapter.namespace, group].append(adapter.name)
+            sharing[adapter.broker, adapter.namespace, adapter.reader_identity].append(adapter.name)
     return [
         Finding(
             "shared_source", f"adapter {names[0]}", "error",
@@ -44,16 +42,11 @@ def check_shared_sources(adapters: Sequence[PullAdapter]) -> list[Finding]:
     ]  # fmt: skip
 
 
-def is_there(consumer: ConsumerRow) -> bool:
-    """Whether this consumer's process runs, as far as can be told from here, and has lately said so."""
-    return consumer.asked_at - consumer.seen_at < SILENT and not is_gone(consumer.process)
-
-
 def check_consumers(connection: Connection, adapters: Sequence[PullAdapter]) -> Iterator[Finding]:
     """Adapters that nobody reads, that are switched off, or that only the ledger knows."""
     registered = {row.name: row for row in list_adapters(connection) if row.family == "queue"}
     here = {adapter.name for adapter in adapters}
-    there = [consumer for consumer in list_consumers(connection) if is_there(consumer)]
+    there = [consumer for consumer in list_consumers(connection) if consumer.is_there]
     for name in sorted(here | set(registered)):
         subject = f"adapter {name}"
         row = registered.get(name)
@@ -88,7 +81,7 @@ def _only_in_the_ledger(subject: str, is_read: bool) -> Iterator[Finding]:
 def _last_polls(subject: str, consumers: Sequence[ConsumerRow]) -> Iterator[Finding]:
     polls = [consumer.asked_at - consumer.polled_at for consumer in consumers if consumer.polled_at is not None]
     busy = any(consumer.storing_since is not None for consumer in consumers)
-    if (polls and min(polls) < SILENT) or busy:
+    if (polls and min(polls) < UNANSWERED) or busy:
         yield Finding("consumers", subject, "ok", f"running consumers {len(consumers)}")
         return
     errors = [consumer.last_error for consumer in consumers if consumer.last_error]
@@ -102,7 +95,9 @@ def _last_polls(subject: str, consumers: Sequence[ConsumerRow]) -> Iterator[Find
 
 def check_dead_letters(connection: Connection) -> Iterator[Finding]:
     """Messages that could not become work, and that nobody has decided about."""
-    for adapter, number, age_seconds in unresolved_dead_letters(connection):
+    for adapter, counts in groupby(count_unresolved_dead_letters(connection), lambda each: each.adapter):
+        found = list(counts)
+        number, age_seconds = sum(each.count for each in found), max(each.oldest_age_seconds for each in found)
         yield Finding(
             "dead_letters", f"adapter {adapter}", "warning",
             f"unresolved dead letters: {number}, the oldest {timedelta(seconds=int(age_seconds))} old",

@@ -57,7 +57,7 @@ from .pool import Ledger, PoolUse, Transaction, current_transaction, transaction
 from .retention import Pruned, prune
 from .sessions import SessionRow, authenticate_session, begin_session, end_session
 from .settings import SETTINGS, Setting, get_setting, list_settings, set_setting
-from .todos import create_todo, database_time, get_todo, list_todos
+from .todos import NewTodo, create_todo, create_todos, database_time, get_todo, list_todos
 from .upkeep import UpkeepRow, list_upkeep, migrated_seconds_ago, note_upkeep, take_upkeep
 from .wire import RawJson
 
@@ -79,6 +79,7 @@ __all__ = [
     "HumanRow",
     "Keyed",
     "Ledger",
+    "NewTodo",
     "PendingIndex",
     "PoolUse",
     "Pruned",
@@ -108,6 +109,7 @@ __all__ = [
     "count_todos",
     "count_unresolved_dead_letters",
     "create_todo",
+    "create_todos",
     "current_transaction",
     "database_time",
     "end_session",

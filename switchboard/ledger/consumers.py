@@ -12,8 +12,11 @@ from ..process_name import is_gone
 from .connection import Connection, within
 from .wire import TextArray
 
-#: How long a consumer has said nothing before it counts as gone, where its process cannot be looked for from here.
-SILENT = timedelta(minutes=10)
+#: How long a consumer may have said nothing, and is there; it says something every five seconds.
+THERE_WITHIN = timedelta(seconds=30)
+
+#: How long until one is forgotten, where its process cannot be looked for from here.
+FORGOTTEN_AFTER = timedelta(minutes=10)
 
 # An error is kept until the next one; times are told as ages, as the clock is the database's.
 _NOTE = sql.SQL("""
@@ -55,6 +58,11 @@ class ConsumerRow:
     last_error_at: datetime | None
     asked_at: datetime
 
+    @property
+    def is_there(self) -> bool:
+        """Whether its process runs, as far as can be told from here, and has lately said so."""
+        return self.asked_at - self.seen_at < THERE_WITHIN and not is_gone(self.process)
+
 
 def note_poll(
     connection: Connection,
@@ -95,7 +103,9 @@ def list_consumers(connection: Connection, *, timeout: timedelta | None = None) 
         return cursor.execute(_LIST).fetchall()
 
 
-def forget_consumers(connection: Connection, *, silent: timedelta = SILENT, timeout: timedelta | None = None) -> int:
+def forget_consumers(
+    connection: Connection, *, silent: timedelta = FORGOTTEN_AFTER, timeout: timedelta | None = None
+) -> int:
     """Removes the consumers of processes that are known to have ended, and those that said nothing for ``silent``;
     returns how many. One that is there after all comes back with its next poll.
     """

@@ -14,14 +14,13 @@ from .connection import Connection, within
 
 _COLUMNS = sql.SQL("id, email, display_name, created_at, updated_at")
 
-# In lower case, so that one address is one person however it is typed.
 _ADD = sql.SQL("""
-INSERT INTO humans (email, display_name) VALUES (lower(%s), %s) ON CONFLICT (email) DO NOTHING RETURNING {}
+INSERT INTO humans (email, display_name) VALUES (lower(%s), %s) ON CONFLICT (lower(email)) DO NOTHING RETURNING {}
 """).format(_COLUMNS)
 
 _GET = sql.SQL("SELECT {} FROM humans WHERE id = %s").format(_COLUMNS)
 
-_FIND = sql.SQL("SELECT {} FROM humans WHERE lower(email) = lower(%s) ORDER BY id LIMIT 1").format(_COLUMNS)
+_FIND = sql.SQL("SELECT {} FROM humans WHERE lower(email) = lower(%s)").format(_COLUMNS)
 
 _LIST = sql.SQL("SELECT {} FROM humans ORDER BY email").format(_COLUMNS)
 

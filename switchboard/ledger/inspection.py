@@ -78,11 +78,6 @@ WHERE schemaname = current_schema() AND relname = ANY(%s) AND n_dead_tup >= %s A
 ORDER BY n_dead_tup DESC
 """)
 
-_UNRESOLVED = sql.SQL("""
-SELECT adapter, count(*), extract(epoch FROM clock_timestamp() - min(received_at))::float
-FROM dead_letters WHERE resolved_at IS NULL GROUP BY adapter ORDER BY adapter
-""")
-
 _SET = sql.SQL("SELECT set_config('switchboard.doctor', %s, false)")
 _GET = sql.SQL("SELECT current_setting('switchboard.doctor', true), pg_backend_pid()")
 
@@ -159,12 +154,6 @@ def dead_rows(connection: Connection, at_least: int) -> list[tuple[str, int, int
     """Tables of ours with more dead rows than live ones, and so many at least: name, dead, live."""
     with within(connection, None, "dead rows"):
         return [(row[0], row[1], row[2]) for row in connection.execute(_DEAD_ROWS, (TextArray.of(_RIGHTS), at_least))]
-
-
-def unresolved_dead_letters(connection: Connection) -> list[tuple[str, int, float]]:
-    """Each adapter with dead letters that nobody has replayed or discarded: how many, and the oldest one's seconds."""
-    with within(connection, None, "dead letters"):
-        return [(row[0], row[1], row[2]) for row in connection.execute(_UNRESOLVED)]
 
 
 def announced_pid(connection: Connection) -> tuple[int, int]:

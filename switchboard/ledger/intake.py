@@ -77,11 +77,14 @@ WITH {incoming}, made AS (
 SELECT count(*), {notify} FROM made
 """).format(incoming=_INCOMING, notify=_NOTIFY)
 
-# A statement of its own: the insert cannot see what another session has committed while it waited for it.
+# A statement of its own: the insert cannot see what another session has committed while it waited for it. One look-up a
+# key: as a join, a table that has not been analyzed yet is read whole for every batch.
 _COMPARE = sql.SQL("""
-SELECT e.external_id, sha256(e.payload) = known.digest
+SELECT known.key, sha256(e.payload) = known.digest
 FROM unnest(%(keys)s, %(digests)s) AS known (key, digest)
-JOIN events e ON e.source = %(source)s AND e.external_id = known.key
+CROSS JOIN LATERAL (
+    SELECT payload FROM events WHERE source = %(source)s AND external_id = known.key LIMIT 1
+) AS e
 """)
 
 

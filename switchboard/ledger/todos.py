@@ -14,7 +14,7 @@ from ..model import TodoRow, TodoState, type_json
 from ..normalize import storable_text
 from .connection import Connection, within
 from .notify import notify_ready
-from .wire import as_jsonb
+from .wire import JsonbArray, TextArray, as_jsonb
 
 TODO_COLUMNS = sql.SQL(
     "id, queue, source, kind, title, payload, event_id, idempotency_key, assignee, state, owner, "
@@ -29,6 +29,16 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (queue, idempotency_key) WHERE {live} DO NOTHING
 RETURNING {columns}
 """).format(live=_LIVE, columns=TODO_COLUMNS)
+
+# Ordered by key, as two sessions that insert the same keys in different orders deadlock.
+_CREATE_MANY = sql.SQL("""
+INSERT INTO todos (queue, source, kind, title, payload, idempotency_key)
+SELECT %(queue)s, %(source)s, kind, title, payload, key
+FROM unnest(%(titles)s, %(kinds)s, %(payloads)s, %(keys)s) WITH ORDINALITY AS new (title, kind, payload, key, n)
+ORDER BY key, n
+ON CONFLICT (queue, idempotency_key) WHERE {live} DO NOTHING
+RETURNING id
+""").format(live=_LIVE)
 
 _LIVE_TWIN = sql.SQL("SELECT {columns} FROM todos WHERE queue = %s AND idempotency_key = %s AND {live}").format(
     columns=TODO_COLUMNS, live=_LIVE
@@ -56,6 +66,16 @@ _CONDITIONS = {
 
 # Each half has an index of its own, which this lets PostgreSQL put together.
 _CLAIMED = sql.SQL("(owner IS NULL OR owner IS NOT NULL)")
+
+
+@dataclass(frozen=True, slots=True)
+class NewTodo:
+    """A todo to be made; ``payload`` is any value ``json`` can write."""
+
+    title: str
+    payload: type_json = None
+    kind: str = ""
+    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +135,34 @@ def create_todo(
             if twin := cursor.execute(_LIVE_TWIN, (queue, idempotency_key)).fetchone():
                 return twin, False
     raise LedgerUnavailable("create todo: its live twin changed state twice in the meantime; try again")
+
+
+def create_todos(
+    connection: Connection,
+    todos: Sequence[NewTodo],
+    *,
+    queue: str,
+    source: str = "",
+    timeout: timedelta | None = None,
+) -> list[int]:
+    """Makes pending todos of one queue in one statement; returns the ids of those that are new.
+
+    One whose key a live todo of the queue has is not made (SPEC-0002). Raises ``ValueError`` or ``TypeError`` for a
+    payload that JSON cannot say, and makes none then. A few thousand at a time: all of them are sent together.
+    """
+    values = {
+        "queue": queue,
+        "source": source,
+        "titles": TextArray.of(storable_text(todo.title) for todo in todos),
+        "kinds": TextArray.of(storable_text(todo.kind) for todo in todos),
+        "payloads": JsonbArray([as_jsonb(todo.payload).encode() for todo in todos]),
+        "keys": TextArray.of(todo.idempotency_key for todo in todos),
+    }
+    with within(connection, timeout, "create todos"):
+        made = [row[0] for row in connection.execute(_CREATE_MANY, values)]
+        if made:
+            notify_ready(connection, {queue})
+    return made
 
 
 def get_todo(connection: Connection, todo_id: int, *, timeout: timedelta | None = None) -> TodoRow:

@@ -21,3 +21,20 @@ CREATE UNIQUE INDEX idx_endpoints_name ON endpoints (agent_id, name) WHERE revok
 CREATE INDEX idx_endpoints_agent ON endpoints (agent_id);
 
 UPDATE endpoints SET queues = ARRAY[queue];
+
+-- One address is one person, however its letters' case. Which of two rows is the person only you can know.
+DO $$
+DECLARE
+    clashes text;
+BEGIN
+    SELECT string_agg(same, '; ') INTO clashes
+    FROM (SELECT string_agg(format('%s (id %s)', email, id), ', ' ORDER BY id) AS same
+          FROM humans GROUP BY lower(email) HAVING count(*) > 1) AS clash;
+    IF clashes IS NOT NULL THEN
+        RAISE unique_violation USING MESSAGE = 'rows of humans differ in the case of their address alone, change or '
+            'delete all but one of each: ' || clashes;
+    END IF;
+END $$;
+UPDATE humans SET email = lower(email) WHERE email <> lower(email);
+ALTER TABLE humans DROP CONSTRAINT humans_email_key;
+CREATE UNIQUE INDEX idx_humans_email ON humans (lower(email));

@@ -7,9 +7,7 @@ import re
 from collections.abc import Iterator
 
 from ..model import JsonText
-
-#: What stands where a credential stood.
-MASK = "«redacted»"
+from ..redact import MASK
 
 _BETWEEN = re.compile(r"[ \t\r\n]*[:,]?[ \t\r\n]*")
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 
 from ..errors import MessageInvalid
 from ..model import Delivery, JsonText, Shape, type_json
+from ..redact import MASK
 from .document import at, body_text, first_text, form_fields, list_at, read_document, text_at
 from .generic import shape_json
-from .masked import MASK, mask_member
+from .masked import mask_member
 from .storable import NotJson, read_json, storable_json
 from .title import MAX_TITLE, one_line, sentence, spoken
 

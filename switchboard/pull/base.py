@@ -143,6 +143,11 @@ class PullAdapter(Adapter):
         """Who vouches for its messages: ``redis acl: deploy-bot``."""
 
     @property
+    def reader_identity(self) -> str:
+        """In whose name it reads: of two adapters with the same source and name, each gets a part of the messages."""
+        return ""
+
+    @property
     def carries_headers(self) -> bool:
         """Whether its messages have headers beside their bodies."""
         return False

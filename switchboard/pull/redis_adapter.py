@@ -145,6 +145,8 @@ class RedisAdapter(PullAdapter):
 
     def report_lost(self, entries: Sequence[str]) -> None:
         """Says, and counts, that these were taken away at the source before they were stored."""
+        if not entries:
+            return
         count("switchboard_lost_at_source", len(entries), adapter=self.name)
         logger.error(
             "adapter %s: %d pending entries were trimmed or deleted at the source before they were stored: %s",

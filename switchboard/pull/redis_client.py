@@ -112,7 +112,9 @@ def to_consume_error(error: Exception, doing: str) -> SwitchboardError:
     Nothing Redis says there is about a message, so all of it may pass: no connection, no answer in time, a
     read-only replica after a failover, a server that loads or is out of memory, rights taken away.
     """
-    return BrokerUnavailable(f"{doing}: {said_by(error)}")
+    unavailable = BrokerUnavailable(f"{doing}: {said_by(error)}")
+    unavailable.answered = isinstance(error, redis.ResponseError | redis.AuthenticationError)
+    return unavailable
 
 
 def said_by(error: Exception) -> str:

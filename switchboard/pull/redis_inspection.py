@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -12,7 +11,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import redis
 
-from ..finding import Finding
+from ..finding import Finding, clock_finding, is_loopback
 from .redis_client import acl_identity, connect, execute
 
 #: How long one answer may take.
@@ -20,9 +19,6 @@ PATIENCE = timedelta(seconds=3)
 
 #: The oldest releases that are tested.
 OLDEST_REDIS, OLDEST_VALKEY = (6, 2), (7, 2)
-
-#: Seconds that two clocks may differ: leases and idle times are of that order at their shortest.
-CLOCK_TOLERANCE = 2.0
 
 #: A key that nobody has: a user that may read it may read what is not its adapter's.
 FOREIGN_KEY = "switchboard:doctor:foreign"
@@ -75,16 +71,6 @@ def transport_security(url: str, subject: str) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def is_loopback(host: str) -> bool:
-    """Whether what is sent there stays on this host."""
-    if host in ("", "localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _clock(client: redis.Redis, subject: str) -> Iterator[Finding]:
     began = time.time()
     try:
@@ -92,18 +78,6 @@ def _clock(client: redis.Redis, subject: str) -> Iterator[Finding]:
     except redis.ResponseError:
         return
     yield clock_finding(subject, float(seconds) + float(microseconds) / 1e6, began, time.time())
-
-
-def clock_finding(subject: str, there: float, began: float, ended: float) -> Finding:
-    """Whether a server's clock, read between two of this host's seconds, agrees with it."""
-    ahead = there - ended if there > ended else min(0.0, there - began)
-    if abs(ahead) <= CLOCK_TOLERANCE:
-        return Finding("clock", subject, "ok", "its clock agrees with this host's")
-    return Finding(
-        "clock", subject, "warning",
-        f"its clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this host's",
-        "let both follow NTP (chrony): ages and waits across hosts are wrong by as much",
-    )  # fmt: skip
 
 
 def version_finding(info: Info, subject: str) -> Finding:

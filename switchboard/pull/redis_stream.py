@@ -94,6 +94,10 @@ class RedisStream(RedisAdapter):
         return f"stream {self._options.stream}"
 
     @property
+    def reader_identity(self) -> str:
+        return self._options.group
+
+    @property
     def carries_headers(self) -> bool:
         return bool(self._options.body)
 
@@ -170,8 +174,12 @@ class RedisStream(RedisAdapter):
             else:
                 lost.append(entry_id)
         if lost:
-            client.xack(self._options.stream, self._options.group, *lost)
-            self.report_lost([as_text(entry_id) for entry_id in lost])
+            pipeline = client.pipeline(transaction=False)
+            for entry_id in lost:
+                pipeline.xack(self._options.stream, self._options.group, entry_id)
+            # Of two that find it missing at the same time, the one whose acknowledgement counts says so.
+            acknowledged = zip(lost, pipeline.execute(), strict=True)
+            self.report_lost([as_text(entry_id) for entry_id, ours in acknowledged if ours])
         return found
 
     def _deliveries(self, entries: Iterable[tuple[bytes, Fields, int]], limit_bytes: int) -> list[Delivery]:

@@ -33,8 +33,12 @@ def deliver(entry_id: str, fields: Fields, tries: int, identity: str, *, body: s
         return Delivery(
             fields_as_json(fields), native_id, identity, traced or {}, "application/json", tries=tries, handle=entry_id
         )
-    bodies = [value for name, value in pairs if name == body.encode()]
-    headers = {_text(name): _text(value) for name, value in pairs if name != body.encode()}
+    field = body.encode()
+    if len(pairs) == 1 and pairs[0][0] == field:
+        # Nothing but a body, as most producers send it.
+        return Delivery(pairs[0][1], native_id, identity, tries=tries, handle=entry_id)
+    bodies = [value for name, value in pairs if name == field]
+    headers = {_text(name): _text(value) for name, value in pairs if name != field}
     content_type = next((value for name, value in headers.items() if name.lower() in _CONTENT_TYPE), "")
     problem = None
     if len(bodies) != 1:

@@ -11,18 +11,22 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from ..adapter import Adapter, AdapterOptions, Duration, Size
 from ..errors import MessageInvalid, SignatureInvalid, SignatureMismatch
 from ..model import Delivery
-from ..normalize.storable import NotJson, read_json
-from ..redact import MASK, redact_headers
+from ..normalize.storable import NotJson, NumberText, read_json
+from ..redact import MASK
 
 #: How far a signed time may be from now, either way: what Stripe, Slack and Standard Webhooks advise.
 TOLERANCE = timedelta(seconds=300)
+
+#: Characters of a secret or a token, at least: fewer can be guessed, and stand in headers that have nothing to do with
+#: them.
+MIN_SECRET = 16
 
 #: Bytes of ``max_body``, at most: `switchboard serve` holds no more of all bodies together, so that a longer one could
 #: never be taken.
@@ -36,8 +40,14 @@ def _one_or_several(value: object) -> object:
     return (value,) if isinstance(value, (str, SecretStr)) else value
 
 
+def _long_enough(secrets: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+    if any(0 < len(secret) < MIN_SECRET for secret in secrets):
+        raise ValueError(f"expected at least {MIN_SECRET} characters: a shorter one can be guessed")
+    return secrets
+
+
 #: One secret or several at once, for rotation. An empty one is not set; its place in the order still counts.
-Secrets = Annotated[tuple[SecretStr, ...], BeforeValidator(_one_or_several)]
+Secrets = Annotated[tuple[SecretStr, ...], BeforeValidator(_one_or_several), AfterValidator(_long_enough)]
 
 
 class PushOptions(AdapterOptions):
@@ -133,11 +143,16 @@ class PushAdapter(Adapter):
     sender: ClassVar[str]
     options_class: ClassVar[type[PushOptions]]
     family = "webhook"
+    #: Of ``options_class``, as each sender's class says for itself.
+    _options: PushOptions
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self._options = self.options_class(**options)
+        super().__init__(name)
 
     @property
-    @abstractmethod
     def options(self) -> PushOptions:
-        """Its options, validated."""
+        return self._options
 
     @property
     @abstractmethod
@@ -192,7 +207,7 @@ class PushAdapter(Adapter):
     def _delivery(
         self, request: Request, native_id: str | None, verify_detail: str, *, vouched_id: bool = False
     ) -> Delivery:
-        headers = self._shown(request.headers)
+        headers = self._headers(request.headers)
         return Delivery(
             request.body,
             native_id,
@@ -203,16 +218,40 @@ class PushAdapter(Adapter):
             vouched_id=vouched_id,
         )
 
-    def _shown(self, headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-        """The headers as text, those that are repeated joined, without anything that its sender is known by."""
-        known = [value for secret in self.secrets if (value := secret.get_secret_value())]
-        shown: dict[str, str] = {}
+    def _headers(self, headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+        """The headers as text, those that are repeated joined, without any that holds what its sender is known by.
+
+        Else exactly as they came, which is how a queue's are: the store redacts what it keeps of both.
+        """
+        known = [value.encode() for secret in self.secrets if (value := secret.get_secret_value())]
+        found: dict[str, str] = {}
         for name_bytes, value_bytes in headers:
-            name, value = name_bytes.decode("latin-1"), value_bytes.decode("latin-1")
-            if any(secret in value for secret in known):
-                value = MASK
-            shown[name] = f"{shown[name]}, {value}" if name in shown else value
-        return redact_headers(shown)
+            name = _text(name_bytes)
+            value = MASK if any(secret in value_bytes for secret in known) else _text(value_bytes)
+            found[name] = f"{found[name]}, {value}" if name in found else value
+        return found
+
+
+class SignedAdapter(PushAdapter):
+    """The webhook address of a sender that signs what it sends."""
+
+    _options: SignedOptions
+
+    @property
+    def trust_mode(self) -> Literal["signed"]:
+        return "signed"
+
+    @property
+    def secrets(self) -> tuple[SecretStr, ...]:
+        return self._options.secret
+
+
+def _text(value: bytes) -> str:
+    """A header as text: UTF-8, or what it is in Latin-1, as HTTP says of any other."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def matching(secrets: Sequence[SecretStr], given: Sequence[bytes], expected: Callable[[bytes], bytes]) -> str:
@@ -237,7 +276,9 @@ def matching(secrets: Sequence[SecretStr], given: Sequence[bytes], expected: Cal
 def id_in_body(body: bytes, field: str) -> str | None:
     """The text in that field of a JSON object, as a delivery's id; None where there is none."""
     value = field_of(body, field)
-    return value if isinstance(value, str) and _ID.fullmatch(value) else None
+    if not isinstance(value, str) or isinstance(value, NumberText):
+        return None
+    return value if _ID.fullmatch(value) else None
 
 
 def field_of(body: bytes, field: str) -> object:

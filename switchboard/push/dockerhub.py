@@ -5,7 +5,7 @@ https://docs.docker.com/docker-hub/repos/manage/webhooks/
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import SecretStr
 
@@ -28,14 +28,7 @@ class DockerHub(PushAdapter):
 
     sender = "dockerhub"
     options_class = DockerHubOptions
-
-    def __init__(self, name: str, **options: Any) -> None:
-        self._options = DockerHubOptions(**options)
-        super().__init__(name)
-
-    @property
-    def options(self) -> DockerHubOptions:
-        return self._options
+    _options: DockerHubOptions
 
     @property
     def trust_mode(self) -> Literal["token"]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
+from ..adapter import Size
 from ..errors import MessageInvalid, SignatureInvalid
 from ..model import Delivery
-from .base import PushAdapter, Request, Secrets, TimedOptions, TokenOptions
+from .base import MOST_HELD, PushAdapter, Request, Secrets, TimedOptions, TokenOptions
 from .standard_webhooks import check_signature, secret_bytes
 from .token import check_token
 
@@ -19,6 +20,8 @@ OPEN = "OPEN: nobody was verified"
 class GenericOptions(TokenOptions, TimedOptions):
     """Options of a ``generic`` adapter."""
 
+    #: Less than the others': nobody knows its documents, and one in memory is some sixty times as large as its body.
+    max_body: Size = Field(default=1024**2, ge=1, le=MOST_HELD)
     #: How its sender is known. ``open``: by nothing, so that anybody who finds the address can make todos.
     trust: Literal["token", "signed", "open"] = "token"
 
@@ -51,14 +54,7 @@ class Generic(PushAdapter):
 
     sender = "generic"
     options_class = GenericOptions
-
-    def __init__(self, name: str, **options: Any) -> None:
-        self._options = GenericOptions(**options)
-        super().__init__(name)
-
-    @property
-    def options(self) -> GenericOptions:
-        return self._options
+    _options: GenericOptions
 
     @property
     def trust_mode(self) -> Literal["token", "signed", "open"]:

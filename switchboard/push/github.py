@@ -6,12 +6,9 @@ https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries
 from __future__ import annotations
 
 import hmac
-from typing import Any, Literal
-
-from pydantic import SecretStr
 
 from ..model import Delivery
-from .base import PushAdapter, Request, SignedOptions, matching
+from .base import Request, SignedAdapter, SignedOptions, matching
 
 
 class GitHubOptions(SignedOptions):
@@ -20,7 +17,7 @@ class GitHubOptions(SignedOptions):
     provider: str = "github"
 
 
-class GitHub(PushAdapter):
+class GitHub(SignedAdapter):
     """GitHub's webhooks, JSON or form-encoded: ``GitHub("repositories", secret=…, queue="repositories")``.
 
     A delivery's id is ``X-GitHub-Delivery``, which a redelivery keeps. The old ``X-Hub-Signature``, of SHA-1, is not
@@ -29,22 +26,6 @@ class GitHub(PushAdapter):
 
     sender = "github"
     options_class = GitHubOptions
-
-    def __init__(self, name: str, **options: Any) -> None:
-        self._options = GitHubOptions(**options)
-        super().__init__(name)
-
-    @property
-    def options(self) -> GitHubOptions:
-        return self._options
-
-    @property
-    def trust_mode(self) -> Literal["signed"]:
-        return "signed"
-
-    @property
-    def secrets(self) -> tuple[SecretStr, ...]:
-        return self._options.secret
 
     def verify(self, request: Request) -> Delivery:
         given = request.header("x-hub-signature-256")

@@ -6,12 +6,9 @@ https://docs.slack.dev/authentication/verifying-requests-from-slack
 from __future__ import annotations
 
 import hmac
-from typing import Any, Literal
-
-from pydantic import SecretStr
 
 from ..model import Delivery
-from .base import PushAdapter, Request, TimedOptions, field_of, id_in_body, matching
+from .base import Request, SignedAdapter, TimedOptions, field_of, id_in_body, matching
 
 
 class SlackOptions(TimedOptions):
@@ -20,7 +17,7 @@ class SlackOptions(TimedOptions):
     provider: str = "slack"
 
 
-class Slack(PushAdapter):
+class Slack(SignedAdapter):
     """Slack's events, commands and interactions: ``Slack("support", secret=…, queue="support")``.
 
     An event's id is its ``event_id``; commands and interactions have none. ``url_verification``, by which Slack asks
@@ -29,22 +26,7 @@ class Slack(PushAdapter):
 
     sender = "slack"
     options_class = SlackOptions
-
-    def __init__(self, name: str, **options: Any) -> None:
-        self._options = SlackOptions(**options)
-        super().__init__(name)
-
-    @property
-    def options(self) -> SlackOptions:
-        return self._options
-
-    @property
-    def trust_mode(self) -> Literal["signed"]:
-        return "signed"
-
-    @property
-    def secrets(self) -> tuple[SecretStr, ...]:
-        return self._options.secret
+    _options: SlackOptions
 
     def verify(self, request: Request) -> Delivery:
         given = request.header("x-slack-signature")

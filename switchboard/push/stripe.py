@@ -6,13 +6,10 @@ https://docs.stripe.com/webhooks?verify=verify-manually
 from __future__ import annotations
 
 import hmac
-from typing import Any, Literal
-
-from pydantic import SecretStr
 
 from ..errors import SignatureInvalid
 from ..model import Delivery
-from .base import PushAdapter, Request, TimedOptions, id_in_body, matching
+from .base import Request, SignedAdapter, TimedOptions, id_in_body, matching
 
 
 class StripeOptions(TimedOptions):
@@ -21,27 +18,12 @@ class StripeOptions(TimedOptions):
     provider: str = "stripe"
 
 
-class Stripe(PushAdapter):
+class Stripe(SignedAdapter):
     """Stripe's webhooks: ``Stripe("payments", secret=…, queue="payments")``. A delivery's id is its event's."""
 
     sender = "stripe"
     options_class = StripeOptions
-
-    def __init__(self, name: str, **options: Any) -> None:
-        self._options = StripeOptions(**options)
-        super().__init__(name)
-
-    @property
-    def options(self) -> StripeOptions:
-        return self._options
-
-    @property
-    def trust_mode(self) -> Literal["signed"]:
-        return "signed"
-
-    @property
-    def secrets(self) -> tuple[SecretStr, ...]:
-        return self._options.secret
+    _options: StripeOptions
 
     def verify(self, request: Request) -> Delivery:
         parts = [part.strip().partition(b"=") for part in request.header("stripe-signature").split(b",")]

@@ -32,7 +32,8 @@ def judge_live(reports: Sequence[Report], now: float, within: float = WITHIN) ->
 
 def judge_ready(reports: Sequence[Report], now: float, within: float = WITHIN) -> Verdict:
     """Ready: live, and within ``within`` seconds each process had an answer from the ledger, and each consumer one from
-    what it reads, or a good reason not to ask: its hands are full, or its adapter is switched off.
+    what it reads, or a good reason not to ask: its hands are full, its adapter is switched off, or
+    another process reads an exclusive source.
     """
     return _verdict(reports, [*_stuck(reports, now, within), *_unanswered(reports, now, within)])
 

@@ -45,7 +45,7 @@ GAUGES = {
     "switchboard_adapter_unread": (
         "Messages at the source that nobody has read; no sample where it does not say.", ("adapter",)),
     "switchboard_adapter_pending": ("Messages read and not acknowledged at the source.", ("adapter",)),
-    "switchboard_adapter_enabled": ("1 where the adapter may consume, 0 where it is switched off.", ("adapter",)),
+    "switchboard_adapter_enabled": ("1 where the pull adapter may consume, 0 where it is switched off.", ("adapter",)),
     "switchboard_adapter_consumers": (
         "Worker processes whose consumer of the adapter said within half a minute that it is there.", ("adapter",)),
     "switchboard_adapter_last_poll_timestamp_seconds": (
@@ -61,6 +61,10 @@ GAUGES = {
         "Dead letters that are neither replayed nor discarded.", ("adapter", "reason")),
     "switchboard_upkeep_last_success_timestamp_seconds": ("When the job last succeeded.", ("upkeep",)),
     "switchboard_upkeep_last_duration_seconds": ("How long the job took when it last succeeded.", ("upkeep",)),
+    "switchboard_sampled_timestamp_seconds": (
+        "When what the ledger says was last sampled: where that is long ago, the process that asks for all is stopped.",
+        (),
+    ),
     "switchboard_pool_connections": ("Connections to the ledger in the pools of all worker processes.", ()),
     "switchboard_pool_connections_in_use": ("Those of them that are in use.", ()),
     "switchboard_pool_connections_max": ("How many there can be.", ()),

@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 #: Seconds between two writes.
 INTERVAL = 1.0
 
+#: Seconds that the end of a worker waits for this thread, which a directory that gives no answer can hold for ever.
+STOP_PATIENCE = 1.0
+
 #: Seconds after which a file that nobody has written is removed, whoever's it was.
 FORGOTTEN = 86_400
 
@@ -42,7 +45,7 @@ class Beat:
     looped_at: float
     #: When what it reads from, a source or the ledger, last answered it; None: not yet.
     answered_at: float | None = None
-    #: When it last had a good reason not to ask, and which: ``busy``, ``disabled``, ``standby``.
+    #: When it last had a good reason not to ask, and which: ``busy``, or ``disabled, or read by another process``.
     excused_at: float | None = None
     excuse: str = ""
     #: Since when the oldest of its batches is being stored; None: there is none.
@@ -174,17 +177,17 @@ class Pulse:
         self._stopping = True
 
     def stop(self) -> None:
-        """Ends the thread and removes the file."""
+        """Ends the thread, which removes the file; or leaves it where the directory gives no answer."""
         self._stopped.set()
         if self._thread.is_alive():
-            self._thread.join()
-        if self._path is not None:
-            with suppress(OSError):
-                self._path.unlink()
+            self._thread.join(STOP_PATIENCE)
 
     def _run(self) -> None:
         while not self._stopped.wait(INTERVAL):
             self._write()
+        if self._path is not None:
+            with suppress(OSError):
+                self._path.unlink()
 
     def _write(self) -> None:
         if self._path is None:

@@ -16,9 +16,10 @@ from typing import Any
 
 import sentry_sdk
 from sentry_sdk.types import Event, Hint
+from sentry_sdk.utils import Dsn
 
 from ..claimed import LeaseLost, Todo
-from ..errors import LedgerUnavailable
+from ..errors import ConfigError, LedgerUnavailable
 from ..model import Batch
 from ..redact import redact
 
@@ -41,10 +42,17 @@ def set_up_sentry() -> None:
     """Initialises Sentry from ``SENTRY_DSN`` where that is set and nobody has yet.
 
     To be called before a broker is made: Sentry's integration puts its middleware on each that is made later. No local
-    variables are sent, whose text could be a body, and no personal data.
+    variables are sent, whose text could be a body, and no personal data. Raises ``ConfigError`` for what is no DSN.
     """
-    if os.environ.get("SENTRY_DSN", "").strip() and not sentry_sdk.is_initialized():
+    dsn = os.environ.get("SENTRY_DSN", "").strip()
+    if dsn and not sentry_sdk.is_initialized():
+        try:
+            Dsn(dsn)
+        except ValueError:
+            # Its own message quotes it, with the key.
+            raise ConfigError("SENTRY_DSN: not an address that can be used: expected https://KEY@HOST/NUMBER") from None
         sentry_sdk.init(
+            dsn,
             include_local_variables=False,
             send_default_pii=False,
             max_request_body_size="never",

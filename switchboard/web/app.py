@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from ..errors import LedgerUnavailable, SwitchboardError
 from ..redact import safe_text
+from .health import livez, readyz
 from .limits import Gone, come_again
 from .sealed import Seal
 from .service import Service
@@ -42,6 +43,8 @@ def create_app(service: Service | None = None) -> Starlette:
 
     return Starlette(
         routes=[
+            Route("/livez", livez),
+            Route("/readyz", readyz(service)),
             Route("/webhooks/{adapter}", webhooks(service), methods=["POST"]),
             Route("/v1/queues/{queue:path}/todos", todos(service), methods=["POST"]),
         ],

@@ -157,6 +157,11 @@ class Service:
             self._opening.release()
             opened.set_result(None)
 
+    def answered_within(self, seconds: float) -> bool:
+        """Whether it is open, and the ledger has answered anything of this process within that time."""
+        answered_at = self.ledger.answered_at if self._opened else None
+        return answered_at is not None and time.monotonic() - answered_at < seconds
+
     async def in_thread(self, function: Callable[[], T]) -> T:
         """Runs what waits for the ledger in a thread of its own."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)

@@ -114,7 +114,7 @@ def _create(service: Service, queue: str, credential: str, body: bytes) -> tuple
             queue=queue,
             title=todo.title,
             payload=payload,
-            source=f"endpoint:{endpoint.agent}/{endpoint.name}",
+            source=f"endpoint:{endpoint.id}",
             kind=todo.kind,
             idempotency_key=_own_key(endpoint, todo.idempotency_key),
             assignee=todo.assignee,

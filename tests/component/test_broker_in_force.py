@@ -170,6 +170,26 @@ def test_an_address_that_cannot_be_read_is_one_line_that_names_the_variable(tmp_
     assert "hunter2" not in output
 
 
+@pytest.mark.parametrize("port", ["", "9191"])
+def test_it_serves_metrics_where_their_port_is_set_and_its_checks_still_come_first(tmp_path: Path, port: str) -> None:
+    code = SAY_BROKER + "; print(*(type(middleware).__name__ for middleware in b.middleware))"
+    env = {"SWITCHBOARD_BROKER_URL": NOWHERE, "dramatiq_prom_port": port, "dramatiq_prom_db": str(tmp_path / "prom")}
+    _, first, *others = answer(tmp_path, code, env).split()
+    assert first == "Lifecycle"
+    assert others.count("Prometheus") == (1 if port else 0)
+
+
+def test_a_port_for_metrics_without_their_extra_or_that_is_none_is_one_line(tmp_path: Path) -> None:
+    env = {"SWITCHBOARD_BROKER_URL": NOWHERE, "DATABASE_URL": NO_LEDGER}
+    [line] = lines_with(refused(tmp_path, "switchboard.actors", dramatiq_prom_port="here", **env), "dramatiq_prom_port")
+    assert "expected a port" in line
+    # Imported by every Python that starts with this folder in its path.
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['prometheus_client'] = None\n")
+    env |= {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    [line] = lines_with(refused(tmp_path, "switchboard.actors", dramatiq_prom_port="9191", **env), "dramatiq_prom_port")
+    assert "pip install 'dramatiq-switchboard[prometheus]'" in line
+
+
 # One is set
 
 

@@ -6,6 +6,7 @@ Buffers are compared, not times: they are the same in every run. The times are t
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -103,6 +104,8 @@ def table_of(postgres: Service, fill: Sequence[str]) -> Iterator[Connection]:
         ledger.close()
         with Connection.connect(url, autocommit=True, prepare_threshold=None) as connection:
             register_arrays(connection)
+            # A million rows take their time where other tests run beside.
+            connection.patience = timedelta(minutes=2)
             for statement in fill:
                 connection.execute(statement.encode())
             connection.execute("VACUUM (ANALYZE) todos")

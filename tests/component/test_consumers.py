@@ -2,10 +2,12 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,6 +15,8 @@ import redis
 from waiting import eventually
 from worker import Worker
 
+from switchboard.brokers.adapter_consumer import AdapterConsumer
+from switchboard.brokers.gate import IngestGate
 from switchboard.ledger import (
     ConsumerRow,
     Ledger,
@@ -23,6 +27,8 @@ from switchboard.ledger import (
     set_adapter_enabled,
 )
 from switchboard.process_name import process_name
+from switchboard.pull import RedisStream
+from switchboard.registration import register_adapter
 
 SECOND = timedelta(seconds=1)
 
@@ -103,6 +109,17 @@ def test_notes_touch_no_index_and_do_not_make_the_table_grow(ledger: Ledger, dat
         assert admin.execute(UPDATES).fetchone() == (300, 300, 8192)
 
 
+def test_one_is_there_that_said_so_within_half_a_minute_and_whose_process_has_not_ended(
+    ledger: Ledger, database_url: str
+) -> None:
+    host, namespace, _, _ = process_name().split("/")
+    for process in (process_name(), f"{host}/{namespace}/999999999/1", "elsewhere/1/7/2", "silent/1/7/2"):
+        note(ledger, process)
+    with psycopg.connect(database_url) as admin:
+        admin.execute("UPDATE consumers SET seen_at = now() - interval '31 seconds' WHERE process LIKE 'silent%'")
+    assert {row.process for row in consumers(ledger) if row.is_there} == {process_name(), "elsewhere/1/7/2"}
+
+
 def test_who_is_gone_is_forgotten_and_nobody_else(ledger: Ledger, database_url: str) -> None:
     host, namespace, _, _ = process_name().split("/")
     for process in (process_name(), f"{host}/{namespace}/999999999/1", "elsewhere/1/7/2", "silent/1/7/2"):
@@ -115,6 +132,32 @@ def test_who_is_gone_is_forgotten_and_nobody_else(ledger: Ledger, database_url: 
     assert {row.process for row in consumers(ledger)} == {process_name(), "elsewhere/1/7/2"}
     with ledger.transaction() as tx:
         assert forget_consumers(tx.connection) == 0
+
+
+def test_taking_over_what_was_left_behind_is_an_answer_of_the_source(
+    ledger: Ledger, redis_url: str, redis_client: Any
+) -> None:
+    redis_client.xgroup_create("deploys", "switchboard", mkstream=True)
+    for number in range(3):
+        redis_client.xadd("deploys", {"n": str(number)})
+    read: Any = redis_client.xreadgroup("switchboard", "elsewhere/1/7/2", {"deploys": ">"})
+    [(_, entries)] = read
+    redis_client.xclaim("deploys", "switchboard", "elsewhere/1/7/2", 0, [each for each, _ in entries], idle=3_600_000)
+    adapter = RedisStream("deploys", url=redis_url, stream="deploys", queue="deploys")
+    with ledger.transaction() as tx:
+        route = register_adapter(tx.connection, adapter)
+    consumer = AdapterConsumer(adapter, route, "adapter.deploys", ledger, IngestGate(), 0.1)
+    try:
+
+        def taken_over() -> float:
+            asked = time.monotonic()
+            return asked if next(consumer) is not None else 0.0
+
+        asked = eventually(taken_over, within=30, what="it is taken over")
+        assert (consumer.beat.answered_at or 0.0) >= asked, "health would say that the source does not answer"
+    finally:
+        consumer.stop()
+        consumer.close()
 
 
 # Real workers

@@ -52,6 +52,12 @@ channel = "ticks"
 queue = "ticks"
 loss_tolerant = true
 """
+GITHUB = """
+[adapters.repos]
+type = "github"
+secret = "${GITHUB_SECRET}"
+queue = "repos"
+"""
 
 #: The rights that docs/guarantees.md names.
 STREAM_RIGHTS = "~deploys +xgroup +xreadgroup +xack +xclaim +xpending +xinfo +xrange"
@@ -211,7 +217,7 @@ def test_people_get_one_line_a_finding_with_its_remedy_under_it(doctor: Doctor) 
     assert "errors" in lines[-1]
 
 
-def test_wrong_use_is_2_and_warnings_alone_are_0(doctor: Doctor) -> None:
+def test_wrong_use_is_2_and_warnings_alone_are_0(doctor: Doctor, connection: Connection) -> None:
     assert doctor.run("--nonsense")[0] == 2
 
 
@@ -232,6 +238,46 @@ def test_an_unknown_key_is_named(doctor: Doctor) -> None:
 def test_a_file_that_is_not_there_is_said(doctor: Doctor) -> None:
     (doctor.folder / "switchboard.toml").unlink()
     doctor.find("configuration", "warning", "there is no switchboard.toml here", "SWITCHBOARD_CONFIG")
+
+
+def test_webhooks_are_adapters_too_and_what_is_wrong_with_one_is_named(doctor: Doctor) -> None:
+    doctor.env["GITHUB_SECRET"] = PASSWORD
+    doctor.configure(GITHUB)
+    doctor.find("configuration", "ok", "adapters 1")
+    doctor.configure(STREAM, GITHUB, 'tolerance = "5m"\n')
+    doctor.find("configuration", "error", "adapters.repos: unknown key 'tolerance'", "correct it")
+    # The others are looked at all the same.
+    doctor.find("version", "ok", "Valkey", subject="adapter deploys")
+    doctor.configure(GITHUB.replace('"github"', '"gitub"'))
+    assert [each["what"] for each in doctor.findings() if "gitub" in each["what"]] == [
+        "switchboard.toml: adapters.repos.type: unknown type 'gitub'; did you mean 'github'? "
+        "(expected one of redis-stream, redis-list, redis-pubsub, github, stripe, slack, dockerhub, generic)"
+    ]
+
+
+def test_a_webhook_that_is_off_names_the_variable_that_would_turn_it_on(doctor: Doctor) -> None:
+    doctor.configure(GITHUB)
+    doctor.find("trust", "error", "it is OFF, as its secret is not set", "set GITHUB_SECRET", "adapter repos")
+    doctor.env["GITHUB_SECRET"] = " "
+    doctor.find("trust", "error", "it is OFF", "set GITHUB_SECRET", "adapter repos")
+    doctor.env["GITHUB_SECRET"] = PASSWORD
+    doctor.finds_no("trust")
+    doctor.configure(GITHUB.replace("secret", "# secret"))
+    doctor.find("trust", "error", "it is OFF", "name it in the adapter's table", "adapter repos")
+
+
+def test_a_webhook_that_anybody_may_send_to_is_a_warning(doctor: Doctor) -> None:
+    doctor.configure('[adapters.builds]\ntype = "generic"\ntrust = "open"\nqueue = "builds"\n')
+    doctor.find("trust", "warning", "it is OPEN", "a token", "adapter builds")
+
+
+def test_a_wrong_table_of_the_web_or_of_upkeep_is_named_once(doctor: Doctor) -> None:
+    doctor.configure(STREAM, '[web]\nmax_in_progres = 5\n[upkeep]\nprune = "0 0 * * 0"\n')
+    doctor.find("configuration", "error", "web: unknown key 'max_in_progres'; did you mean 'max_in_progress'")
+    doctor.find("configuration", "error", "upkeep.prune", "correct it")
+    assert sum("upkeep.prune" in each["what"] for each in doctor.findings()) == 1
+    # What comes after upkeep is looked at all the same.
+    doctor.find("consumers", "error", "no worker polls it", subject="adapter deploys")
 
 
 def test_two_adapters_of_one_group_are_named(doctor: Doctor) -> None:
@@ -420,10 +466,13 @@ def test_an_adapter_that_nobody_polls_one_that_is_disabled_and_one_that_is_not_i
 def test_dead_letters_that_nobody_has_decided_about(doctor: Doctor, connection: Connection) -> None:
     letter = (
         "INSERT INTO dead_letters (adapter, idempotency_key, reason, detail, payload, resolved_at)"
-        " VALUES ('deploys', %s, 'invalid', 'x', 'x', %s)"
+        " VALUES ('deploys', %s, %s, 'x', 'x', %s)"
     )
-    connection.execute(letter, ("a", None))
-    doctor.find("dead_letters", "warning", "unresolved dead letters: 1", "dead-letters list --adapter deploys")
+    connection.execute(letter, ("a", "invalid", None))
+    connection.execute(letter, ("b", "poison", None))
+    connection.execute("UPDATE dead_letters SET received_at = now() - interval '3 hours' WHERE reason = 'poison'")
+    what = "unresolved dead letters: 2, the oldest 3:00:0"
+    doctor.find("dead_letters", "warning", what, "dead-letters list --adapter deploys")
     connection.execute("UPDATE dead_letters SET resolved_at = now(), resolution = 'discarded'")
     doctor.finds_no("dead_letters")
 

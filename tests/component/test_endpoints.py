@@ -59,6 +59,17 @@ def expire(connection: Connection, endpoint: EndpointRow) -> None:
     connection.execute("UPDATE endpoints SET expires_at = now() - interval '1 ms' WHERE id = %s", (endpoint.id,))
 
 
+def set_clock(connection: Connection, ahead: timedelta) -> None:
+    """Sets this session's clock so far ahead of the machine's: its functions are found before PostgreSQL's own."""
+    connection.execute("CREATE SCHEMA IF NOT EXISTS clock")
+    for name in ("now", "statement_timestamp", "clock_timestamp", "transaction_timestamp"):
+        connection.execute(
+            f"CREATE OR REPLACE FUNCTION clock.{name}() RETURNS timestamptz STABLE LANGUAGE sql AS "
+            f"$$ SELECT pg_catalog.{name}() + interval '{ahead.total_seconds()} s' $$".encode()
+        )
+    connection.execute("SET search_path = clock, pg_catalog, public")
+
+
 def refused(connection: Connection, credential: str) -> bool:
     """Whether it is refused, with the words that say nothing of why."""
     try:
@@ -247,10 +258,20 @@ def test_an_endpoint_ends_by_the_databases_clock(connection: Connection, agent: 
     assert endpoint.expires_at == endpoint.created_at + timedelta(days=90)
     assert not refused(connection, credential)
 
+    # By this process's clock it has ended, and by the database's, a day behind, it has not.
     expire(connection, endpoint)
+    set_clock(connection, timedelta(days=-1))
+    assert authenticate_endpoint(connection, credential).may("deploys", "create")
+    assert [each.state for each in list_endpoints(connection)] == ["active"]
+
+    # Three months on by the database's clock it has, whatever this process's says.
+    connection.execute("UPDATE endpoints SET expires_at = created_at + interval '90 days'")
+    set_clock(connection, timedelta(days=91))
     assert refused(connection, credential)
     [listed] = list_endpoints(connection)
     assert (listed.state, listed.may("deploys", "create")) == ("expired", False)
+    with pytest.raises(Conflict, match=f"endpoint {endpoint.id} is expired"):
+        rotate_endpoint(connection, endpoint.id)
 
 
 # Rotation

@@ -270,6 +270,32 @@ def test_the_same_id_with_another_body_within_a_batch_is_a_conflict_too(
     assert told(stored) == Told(new=1, duplicates=1, dead_letters=2, dead=2)
 
 
+def test_equal_copies_of_another_body_under_an_id_are_all_dead_letters_and_one_row(
+    ledger: Ledger, database: "psycopg.Connection[dict[str, object]]"
+) -> None:
+    store(ledger, delivery(b"first"))
+    copies = [delivery(b"second"), delivery(b"second"), delivery(b"second")]
+    stored = store(ledger, *copies)
+    assert {id(letter.delivery) for letter in stored.letters} == {id(copy) for copy in copies}
+    assert told(stored) == Told(dead_letters=1, dead=3)
+    assert rows(database, "SELECT payload FROM dead_letters") == [{"payload": b"second"}]
+
+
+def test_another_body_under_a_vouched_id_is_a_redelivery_and_the_log_says_which_was_not_kept(
+    ledger: Ledger, database: "psycopg.Connection[dict[str, object]]", caplog: pytest.LogCaptureFixture
+) -> None:
+    store(ledger, Delivery(b"first", "1-0", IDENTITY, vouched_id=True))
+    with caplog.at_level("INFO", "switchboard.ingest"):
+        for body in (b"second", b"first"):
+            stored = store(ledger, Delivery(body, "1-0", IDENTITY, vouched_id=True))
+            ingest.report(ROUTE, stored)
+            assert told(stored) == Told(duplicates=1)
+    assert counts(database) == (1, 1, 0)
+    [said] = caplog.messages
+    assert "redis:deploys:1-0" in said
+    assert "second" not in said
+
+
 def test_one_id_from_two_adapters_is_two_deliveries(
     ledger: Ledger, database: "psycopg.Connection[dict[str, object]]"
 ) -> None:

@@ -110,7 +110,7 @@ def test_every_line_of_a_workers_processes_is_an_object_with_its_fields(line: De
 
     [failure] = [record for record in found if "exception" in record]
     assert failure["exception"].startswith("Traceback (most recent call last):\n")
-    assert failure["exception"].endswith("ValueError: two\nlines about redis://user:***@host/0")
+    assert failure["exception"].endswith("ValueError: two\nlines about redis://user:«redacted»@host/0")
 
     hostile = by_logger["team"]
     assert hostile["message"] == "one\ntwo\r\x1b[31m\x00\ufffd \u2028 end"
@@ -211,13 +211,13 @@ def test_a_field_does_not_take_the_place_of_the_lines_own() -> None:
 
 def test_what_serves_webhooks_writes_json_lines_as_a_worker_does(database_url: str, tmp_path: Path) -> None:
     config = "[adapters.hooks]\ntype = 'github'\nqueue = 'q'\nsecret = '${HOOKS_SECRET}'\n"
-    env = {"SWITCHBOARD_LOG": "json", "HOOKS_SECRET": "hush"}
+    env = {"SWITCHBOARD_LOG": "json", "HOOKS_SECRET": "hush-hush-hush-hush"}
     with Served(tmp_path, database_url, config, env) as served:
-        assert served.post("/webhooks/hooks?token=hush", b"{}").status_code == 401
+        assert served.post("/webhooks/hooks?token=hush-hush-hush-hush", b"{}").status_code == 401
         lines = [json.loads(line) for line in eventually(lambda: refusals(served))]
     assert (lines[0]["level"], lines[0]["adapter"]) == ("WARNING", "hooks")
     assert all(isinstance(json.loads(line), dict) for line in served.output.splitlines())
-    assert "hush" not in served.output
+    assert "hush-hush-hush-hush" not in served.output
 
 
 def refusals(served: Served) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from switchboard.errors import Conflict, CredentialInvalid, NotFound
+from switchboard.errors import Conflict, CredentialInvalid, LedgerError, NotFound
 from switchboard.ledger import (
     Belongings,
     Connection,
@@ -161,15 +161,21 @@ def test_an_agent_is_revoked_once(connection: Connection) -> None:
 # The migration
 
 
-def test_rows_from_before_are_kept_and_can_do_nothing_until_they_are_vended_anew(
-    database_url: str, tmp_path: Path
-) -> None:
-    # Given a database as it was before, with rows in these tables
-    before = tmp_path / "migrations"
-    before.mkdir()
+@pytest.fixture
+def before(tmp_path: Path) -> Path:
+    """The migrations as they were before people could be added."""
+    folder = tmp_path / "migrations"
+    folder.mkdir()
     with resources.as_file(resources.files("switchboard") / "migrations") as shipped:
         for file in sorted(shipped.glob("000[123]_*.sql")):
-            shutil.copy(file, before)
+            shutil.copy(file, folder)
+    return folder
+
+
+def test_rows_from_before_are_kept_and_can_do_nothing_until_they_are_vended_anew(
+    database_url: str, before: Path
+) -> None:
+    # Given a database as it was before, with rows in these tables
     with closing(Ledger(database_url)) as ledger:
         assert [version[:4] for version in migrate(ledger, before)] == ["0001", "0002", "0003"]
         with psycopg.connect(database_url) as old:
@@ -195,8 +201,43 @@ def test_rows_from_before_are_kept_and_can_do_nothing_until_they_are_vended_anew
             "agents": 2,
             "endpoints": 2,
         }
-        assert find_human(connection, "ann@example.com").display_name == "Ann"
+        ann = find_human(connection, "ann@example.com")
+        assert (ann.email, ann.display_name) == ("ann@example.com", "Ann")
+        with pytest.raises(Conflict, match=r"there is a human ann@example\.com already"):
+            add_human(connection, email="ann@example.com")
         assert [agent.name for agent in list_agents(connection)] == ["cd", "ci"]
         endpoint = get_endpoint(connection, 1)
         assert (endpoint.name, endpoint.queues, endpoint.verbs, endpoint.state) == ("e", ["deploys"], [], "active")
         assert not endpoint.may("deploys", "create")
+
+
+def test_addresses_that_differ_in_case_alone_are_named_before_anything_is_changed(
+    database_url: str, before: Path
+) -> None:
+    # Given two rows of one address
+    with closing(Ledger(database_url)) as ledger:
+        migrate(ledger, before)
+        with psycopg.connect(database_url, autocommit=True) as old:
+            old.execute(
+                "INSERT INTO humans (email) VALUES ('Ann@example.com'), ('bob@example.com'), ('ann@Example.com')"
+            )
+            # When it is migrated, then it says which they are
+            with pytest.raises(
+                LedgerError, match=r"0006_credentials.*: Ann@example\.com \(id 1\), ann@Example\.com \(id 3\)"
+            ):
+                migrate(ledger)
+            assert old.execute("SELECT email FROM humans ORDER BY id").fetchall() == [
+                ("Ann@example.com",),
+                ("bob@example.com",),
+                ("ann@Example.com",),
+            ]
+            # And once one of them has gone, it goes on
+            old.execute("DELETE FROM humans WHERE id = 3")
+            assert "0006_credentials" in migrate(ledger)
+            assert old.execute("SELECT email FROM humans ORDER BY id").fetchall() == [
+                ("ann@example.com",),
+                ("bob@example.com",),
+            ]
+            # Whoever writes there: an address is one person
+            with pytest.raises(psycopg.errors.UniqueViolation):
+                old.execute("INSERT INTO humans (email) VALUES ('ANN@example.com')")

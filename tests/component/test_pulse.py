@@ -4,8 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -89,6 +90,31 @@ def test_a_pulse_is_written_until_it_is_stopped_and_its_file_goes(state: Path) -
     finally:
         pulse.stop()
     assert list(state.iterdir()) == []
+
+
+def test_a_directory_that_gives_no_answer_holds_up_no_stop(state: Path) -> None:
+    pulse = Pulse(time.monotonic, list)
+    pulse.start()
+    [written] = eventually(lambda: list(state.glob("*.json")), what="it writes")
+    hung = written.with_suffix(".new")
+
+    def put_in_its_way() -> bool:
+        with suppress(FileExistsError):
+            os.mkfifo(hung)
+        return hung.is_fifo()
+
+    # Who opens it to write waits until somebody reads.
+    eventually(put_in_its_way, every=0, what="the next write hangs")
+    before = written.stat().st_mtime
+    eventually(lambda: time.time() - before > 3, what="it has begun")
+    stopping = threading.Thread(target=pulse.stop, daemon=True)
+    stopping.start()
+    stopping.join(30)
+    held_up = stopping.is_alive()
+    reader = os.open(hung, os.O_RDONLY | os.O_NONBLOCK)
+    stopping.join()
+    os.close(reader)
+    assert not held_up
 
 
 def test_files_of_processes_that_ended_are_removed_and_those_of_other_hosts_say_nothing(state: Path) -> None:

@@ -1,6 +1,7 @@
 """What Sentry is told, by real workers over HTTP: once, with tags, and never a body or a credential."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -168,7 +169,9 @@ def test_dead_letters_failures_and_lost_leases_are_told_with_tags_and_without_bo
     for event in failures:
         assert event["tags"]["switchboard.todo"] == str(failing)
         assert event["tags"]["switchboard.queue"] == "deploys"
-        assert event["exception"]["values"][-1]["value"].startswith("it cannot be deployed from redis://bot:***@")
+        assert event["exception"]["values"][-1]["value"].startswith(
+            "it cannot be deployed from redis://bot:«redacted»@"
+        )
 
     [own] = of_logger(sentry, "team")
     assert not [tag for tag in own.get("tags", {}) if tag.startswith("switchboard.")], "tags end with their message"
@@ -299,3 +302,20 @@ def test_a_sentry_that_does_not_answer_holds_nothing_up(line: Deploys) -> None:
         line.publish(CARD * 100, card("fine"))
         line.settle(todos=1, dead_letters=1)
         assert worker.terminate() == 0
+
+
+@pytest.mark.parametrize(
+    "dsn", [f"https://{PASSWORD}@127.0.0.1/project", f"{PASSWORD}@127.0.0.1", f"https://{PASSWORD}@127.0.0.1:port/1"]
+)
+@pytest.mark.parametrize("command", [["-c", "import switchboard.actors"], ["-m", "switchboard.cli", "serve"]])
+def test_an_address_that_sentry_cannot_use_ends_the_start_with_one_line_that_does_not_quote_it(
+    tmp_path: Path, database_url: str, redis_url: str, command: list[str], dsn: str
+) -> None:
+    environment = {**os.environ, "SENTRY_DSN": dsn, "DATABASE_URL": database_url, "SWITCHBOARD_BROKER_URL": redis_url}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    [said] = done.stderr.splitlines()
+    assert "SENTRY_DSN" in said
+    assert PASSWORD not in said

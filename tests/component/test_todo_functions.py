@@ -15,6 +15,7 @@ from switchboard.ledger import (
     CHANNEL,
     Connection,
     Ledger,
+    NewTodo,
     Requeued,
     cancel_todo,
     claim_todo,
@@ -22,10 +23,12 @@ from switchboard.ledger import (
     complete_todo,
     complete_todos,
     create_todo,
+    create_todos,
     extend_leases,
     fail_todo,
     get_todo,
     heartbeat,
+    list_todos,
     migrate,
     reap_expired,
     release_todos,
@@ -748,3 +751,31 @@ def test_notifications_can_be_off(ledger: Ledger, database_url: str, monkeypatch
             cancel_todo(tx.connection, todo.id)
             retry_todo(tx.connection, todo.id)
         assert heard() == []
+
+
+def test_many_todos_are_made_in_one_statement_and_a_live_key_makes_no_second(ledger: Ledger) -> None:
+    made = [NewTodo(f"todo {n}", {"n": n, "text": "\x00"}, kind="k", idempotency_key=f"key {n % 3}") for n in range(5)]
+    with ledger.transaction() as tx:
+        ids = create_todos(tx.connection, made, queue="q", source="import")
+        assert len(ids) == 3
+        assert create_todos(tx.connection, made, queue="q") == []
+        assert len(create_todos(tx.connection, [NewTodo("no key"), NewTodo("no key")], queue="q")) == 2
+    with ledger.transaction() as tx:
+        rows = [get_todo(tx.connection, todo_id) for todo_id in ids]
+    assert {(row.queue, row.source, row.kind, row.state) for row in rows} == {("q", "import", "k", "pending")}
+    assert rows[0].payload == {"n": 0, "text": "\ufffd"}
+
+
+def test_of_many_todos_one_that_json_cannot_say_makes_none(ledger: Ledger) -> None:
+    with pytest.raises(ValueError, match="JSON"), ledger.transaction() as tx:
+        create_todos(tx.connection, [NewTodo("a"), NewTodo("b", float("nan"))], queue="q")
+    with ledger.transaction() as tx:
+        assert list_todos(tx.connection, queue="q") == []
+
+
+def test_many_todos_wake_who_waits(ledger: Ledger) -> None:
+    with closing(ledger.connect(direct=True)) as listener:
+        listener.execute("LISTEN todo_ready")
+        with ledger.transaction() as tx:
+            create_todos(tx.connection, [NewTodo("a"), NewTodo("b")], queue="q")
+        assert [notify.payload for notify in listener.notifies(timeout=10, stop_after=1)] == ["q"]

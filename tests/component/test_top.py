@@ -51,7 +51,7 @@ class Terminal:
                 self.seen += os.read(self.keyboard, 65536)
             return text.encode() in self.seen
 
-        eventually(look, within=30, what=f"the terminal shows {text!r}")
+        eventually(look, within=90, what=f"the terminal shows {text!r}")
 
     def press(self, key: bytes) -> None:
         os.write(self.keyboard, key)
@@ -62,7 +62,7 @@ class Terminal:
                 self.seen += os.read(self.keyboard, 65536)
             return self.process.poll() is not None
 
-        eventually(over, within=30, what="it has ended")
+        eventually(over, within=60, what="it has ended")
         assert b"Traceback" not in self.seen
         return self.process.returncode
 
@@ -172,6 +172,15 @@ def test_without_a_terminal_and_with_once_it_prints_one_page(top: Top, connectio
         assert "\x1b" not in done.stdout
 
 
+def test_only_what_could_be_known_is_marked_as_unknown(top: Top, connection: Connection) -> None:
+    top.env["DEPLOYS_URL"] = "redis://127.0.0.1:1/0"
+    connection.execute("INSERT INTO adapters (name, family, trust_mode) VALUES ('repos', 'webhook', 'signed')")
+    cells = {line.split()[0]: line.split() for line in top.run("--once").stdout.splitlines() if line}
+    # Name, queue, enabled, trust, lag, pending.
+    assert cells["deploys"][:6] == ["deploys", "-", "yes", "queue", "?", "?"]
+    assert cells["repos"][:6] == ["repos", "-", "yes", "signed", "-", "-"]
+
+
 def test_it_keeps_the_page_up_to_date_until_q(top: Top, connection: Connection) -> None:
     with top.on_terminal("--interval", "0.2") as terminal:
         terminal.shows("deploys")
@@ -181,6 +190,13 @@ def test_it_keeps_the_page_up_to_date_until_q(top: Top, connection: Connection) 
         add_todos(connection, "later", "pending", 1)
         terminal.shows("7655")
         terminal.press(b"q")
+        assert terminal.ended() == 0
+
+
+def test_q_ends_it_whatever_was_typed_before_it(top: Top, connection: Connection) -> None:
+    with top.on_terminal() as terminal:
+        terminal.shows("upkeep")
+        terminal.press(b"xq")
         assert terminal.ended() == 0
 
 

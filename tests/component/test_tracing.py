@@ -221,7 +221,7 @@ def test_a_handler_that_fails_is_recorded_in_its_span_without_body_and_credentia
     assert handled["status"]["status_code"] == "ERROR"
     [event] = handled["events"]
     assert event["attributes"]["exception.type"] == "ValueError"
-    assert event["attributes"]["exception.message"] == "ValueError: no deploy of redis://user:***@host/0"
+    assert event["attributes"]["exception.message"] == "ValueError: no deploy of redis://user:«redacted»@host/0"
     assert "handlers.py" in event["attributes"]["exception.stacktrace"]
     everything = (line.folder / "spans").read_text()
     assert SECRET not in everything

@@ -74,7 +74,7 @@ def test_a_todo_is_made_and_its_live_twin_is_found(served: Served, endpoint: tup
     )
     assert todo == (
         "deploys",
-        "endpoint:ci/deploys",
+        f"endpoint:{row.id}",
         "Deploy checkout",
         {"service": "checkout"},
         "deploy",

@@ -9,6 +9,7 @@ import pytest
 from switchboard import ConfigError
 from switchboard.config import WebOptions, read_adapters, read_web, read_webhooks
 from switchboard.push import SENDERS, PushAdapter
+from switchboard.push.base import MOST_HELD
 
 SECRET = "hunter2-swordfish"
 
@@ -18,7 +19,7 @@ SIGNED, TOKENS = ("github", "stripe", "slack"), ("dockerhub", "generic")
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SET", SECRET)
-    monkeypatch.setenv("NEXT", "the-next-one")
+    monkeypatch.setenv("NEXT", "the-next-one-of-them")
     monkeypatch.setenv("EMPTY", "")
     monkeypatch.setenv("BLANK", " \n")
     monkeypatch.delenv("UNSET", raising=False)
@@ -50,7 +51,7 @@ def key_of(kind: str) -> str:
 def test_a_webhook_adapter_needs_its_type_its_queue_and_its_secret(kind: str) -> None:
     adapter = only(table(kind, f'{key_of(kind)} = "${{SET}}"'))
     assert (adapter.name, adapter.options.queue, adapter.options.provider, adapter.off) == ("line", "todos", kind, "")
-    assert adapter.options.max_body == 25 * 1024**2
+    assert adapter.options.max_body == (1 if kind == "generic" else 25) * 1024**2
     assert adapter.namespace == f"{kind}:line"
     assert adapter.trust_mode == ("signed" if kind in SIGNED else "token")
 
@@ -71,7 +72,7 @@ def test_without_its_secret_an_adapter_is_off_and_the_rest_is_read(kind: str, va
 @pytest.mark.parametrize("kind", SENDERS)
 def test_several_secrets_are_read_in_their_order(kind: str) -> None:
     adapter = only(table(kind, f'{key_of(kind)} = ["${{UNSET}}", "${{SET}}", "${{NEXT}}"]'))
-    assert [secret.get_secret_value() for secret in adapter.secrets] == ["", SECRET, "the-next-one"]
+    assert [secret.get_secret_value() for secret in adapter.secrets] == ["", SECRET, "the-next-one-of-them"]
 
 
 @pytest.mark.parametrize("kind", SENDERS)
@@ -79,7 +80,7 @@ def test_no_secret_is_in_what_is_shown(kind: str) -> None:
     adapter = only(table(kind, f'{key_of(kind)} = ["${{SET}}", "${{NEXT}}"]'))
     for shown in (repr(adapter), str(adapter), repr(adapter.options), str(adapter.options), str(adapter.describe())):
         assert SECRET not in shown
-        assert "the-next-one" not in shown
+        assert "the-next-one-of-them" not in shown
 
 
 @pytest.mark.parametrize("kind", SENDERS)
@@ -100,6 +101,8 @@ def test_a_literal_secret_is_refused_without_showing_it(kind: str, literal: str)
         (table("github", "batch = 1"), "adapters.line: unknown key 'batch'"),
         (table("stripe", 'tolerance = "soon"'), "adapters.line.tolerance: expected a duration"),
         (table("github", 'max_body = "many"'), "adapters.line.max_body: expected a size"),
+        (table("github", f'max_body = "{MOST_HELD + 1}b"'), f"less than or equal to {MOST_HELD}"),
+        (table("generic", 'max_body = "1GiB"'), f"less than or equal to {MOST_HELD}"),
         (table("github", "secret = 7"), "adapters.line.secret"),
         (table("github", 'provider = "githup"'), "did you mean 'github'?"),
         (table("generic", 'trust = "opened"'), "adapters.line.trust"),
@@ -111,6 +114,23 @@ def test_a_literal_secret_is_refused_without_showing_it(kind: str, literal: str)
 )
 def test_what_is_wrong_names_its_key(text: str, said: str) -> None:
     assert said in refusal(text)
+
+
+@pytest.mark.parametrize("kind", SENDERS)
+def test_the_longest_body_is_what_the_web_can_hold(kind: str) -> None:
+    adapter = only(table(kind, f'{key_of(kind)} = "${{SET}}"', f'max_body = "{MOST_HELD}b"'))
+    assert adapter.options.max_body == MOST_HELD
+
+
+@pytest.mark.parametrize("kind", SENDERS)
+@pytest.mark.parametrize("value", ['"${SHORT}"', '["${SET}", "${SHORT}"]'])
+def test_a_short_secret_is_refused_without_showing_it(kind: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHORT", "f1fteen-letters")
+    message = refusal(table(kind, f"{key_of(kind)} = {value}"))
+    assert f"adapters.line.{key_of(kind)} is wrong: expected at least 16 characters" in message
+    assert "f1fteen" not in message
+    monkeypatch.setenv("SHORT", "sixteen-letters!")
+    assert only(table(kind, f"{key_of(kind)} = {value}")).off == ""
 
 
 def test_each_family_reads_its_own_tables_and_needs_its_own_variables_alone() -> None:

@@ -3,24 +3,15 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import promql_parser as promql
 import pytest
-import yaml
+from alerts import DOCS, RULES, firing
 
 from switchboard.telemetry.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
-DOCS = Path(__file__).parents[2] / "docs"
-
 DASHBOARD = json.loads((DOCS / "grafana" / "switchboard.json").read_text(encoding="utf-8"))
-
-RULES = [
-    rule
-    for group in yaml.safe_load((DOCS / "alerts.yaml").read_text(encoding="utf-8"))["groups"]
-    for rule in group["rules"]
-]
 
 #: Every series that a scrape can have, with its labels.
 SERIES = {
@@ -29,6 +20,9 @@ SERIES = {
     **{f"{name}_{part}": set(labels) for name, (_, labels, _) in HISTOGRAMS.items() for part in ("sum", "count")},
     **{f"{name}_bucket": {*labels, "le"} for name, (_, labels, _) in HISTOGRAMS.items()},
 }
+
+#: Values by a series' name and, here, its adapter.
+Samples = dict[tuple[str, ...], float]
 
 
 def of(node: Any) -> Iterator[Any]:
@@ -83,6 +77,30 @@ def test_a_rule_asks_for_series_and_labels_that_exist(rule: dict[str, Any]) -> N
     by = " ".join(re.findall(r"by \(([^)]*)\)", rule["expr"]))
     for label in re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])):
         assert label in by, f"{rule['alert']} tells of {label}, which its query does not keep"
+
+
+def adapter(name: str, *, enabled: int = 1, consumers: int = 1, polled_at: float | None = None) -> Samples:
+    """What is sampled of an adapter."""
+    samples: Samples = {
+        ("switchboard_adapter_enabled", name): float(enabled),
+        ("switchboard_adapter_consumers", name): float(consumers),
+    }
+    if polled_at is not None:
+        samples["switchboard_adapter_last_poll_timestamp_seconds", name] = polled_at
+    return samples
+
+
+def test_an_adapter_is_not_polled_where_its_source_is_silent_or_was_away_from_the_start_on() -> None:
+    samples = {
+        **adapter("well", polled_at=999.0),
+        **adapter("silent", polled_at=800.0),
+        **adapter("away from the start on"),
+        **adapter("off", enabled=0, polled_at=800.0),
+        **adapter("off from the start on", enabled=0),
+        **adapter("nobody reads it", consumers=0),
+    }
+    assert firing("SwitchboardAdapterNotPolled", samples, at=1_000.0) == {"silent", "away from the start on"}
+    assert firing("SwitchboardAdapterWithoutConsumers", samples) == {"nobody reads it"}
 
 
 def test_a_legend_names_labels_that_the_query_keeps() -> None:

@@ -151,11 +151,20 @@ def test_nothing_but_the_command_asks_the_doctor() -> None:
             assert not any(within(there, "doctor") for there, _ in imports(module)), module
 
 
-def test_normalize_imports_itself_the_model_and_the_errors_alone() -> None:
+def test_a_command_shares_no_rule_with_the_doctor_but_the_doctors_own() -> None:
+    asks = {module for module in room("cli") if any(within(there, "doctor") for there, _ in imports(module))}
+    assert asks == {"switchboard.cli.doctor", "switchboard.cli.health", "switchboard.cli.top"}
+
+
+def test_redact_imports_nothing_of_ours() -> None:
+    assert list(imports("switchboard.redact")) == []
+
+
+def test_normalize_imports_itself_the_model_the_errors_and_the_mask_alone() -> None:
     for module in room("normalize"):
-        for there, _ in imports(module):
+        for there, name in imports(module):
             allowed = within(there, "normalize") or there in ("switchboard.model", "switchboard.errors")
-            assert allowed, f"{module} imports {there}"
+            assert allowed or (there, name) == ("switchboard.redact", "MASK"), f"{module} imports {there} {name}"
 
 
 def test_brokers_know_adapters_by_their_interface_alone() -> None:

@@ -19,7 +19,7 @@ from provider_bodies import (
 )
 
 from switchboard import MessageInvalid, Shape
-from switchboard.normalize.masked import MASK
+from switchboard.redact import MASK
 
 TOKEN = "XXYYZZ-not-a-token"
 

@@ -1,6 +1,7 @@
 """Senders that show a token, and those of whom nothing is known."""
 
 from collections.abc import Callable, Sequence
+from urllib.parse import quote_plus
 
 import pytest
 from pydantic import ValidationError
@@ -8,6 +9,8 @@ from senders import TOKEN
 
 from switchboard import MessageInvalid, SignatureInvalid
 from switchboard.push import DockerHub, Generic, PushAdapter, Request
+from switchboard.push.token import MAX_FIELDS
+from switchboard.redact import redact_headers
 
 both = pytest.mark.parametrize("adapter_class", [DockerHub, Generic])
 
@@ -47,6 +50,31 @@ def test_a_token_in_a_header_or_in_the_query_verifies(
 
 
 @both
+@pytest.mark.parametrize("beside", ["l=caf%C3%A9", "l=caf%E9", "l=caf\xe9", "%ff=1", "l=%&m=%zz"])
+def test_what_else_is_in_the_query_does_not_matter(adapter_class: Callable[..., PushAdapter], beside: str) -> None:
+    for query in (f"token={TOKEN}&{beside}", f"{beside}&token={TOKEN}"):
+        assert adapter_of(adapter_class).verify(request(query=query)).verify_detail == "token in the query, 1 of 1"
+
+
+@both
+def test_a_token_may_have_any_characters(adapter_class: Callable[..., PushAdapter]) -> None:
+    token = "pässwört & 100% ✓ + more"
+    given = request(query=f"token={quote_plus(token)}")
+    assert adapter_of(adapter_class, token).verify(given).verify_detail == "token in the query, 1 of 1"
+    refused(adapter_of(adapter_class, token), request(query=f"token={quote_plus(token.replace('ä', 'a'))}"))
+
+
+@both
+def test_a_query_of_too_many_fields_is_refused_as_that(adapter_class: Callable[..., PushAdapter]) -> None:
+    for count, said in ((MAX_FIELDS, ""), (MAX_FIELDS + 1, "its query has too many fields")):
+        given = request(query="&".join([*(f"a{n}=" for n in range(count - 1)), f"token={TOKEN}"]))
+        if said:
+            assert refused(adapter_of(adapter_class), given) == said
+        else:
+            adapter_of(adapter_class).verify(given)
+
+
+@both
 @pytest.mark.parametrize(
     "given",
     [
@@ -76,9 +104,9 @@ def test_any_other_is_refused(adapter_class: Callable[..., PushAdapter], given: 
 def test_while_tokens_rotate_either_verifies_and_the_delivery_says_which(
     adapter_class: Callable[..., PushAdapter],
 ) -> None:
-    adapter = adapter_of(adapter_class, ["the-old-one", "the-new-one"])
-    assert adapter.verify(request(query="token=the-new-one")).verify_detail == "token in the query, 2 of 2"
-    assert adapter.verify(request(query="token=the-old-one")).verify_detail == "token in the query, 1 of 2"
+    adapter = adapter_of(adapter_class, ["the-old-one-of-two", "the-new-one-of-two"])
+    assert adapter.verify(request(query="token=the-new-one-of-two")).verify_detail == "token in the query, 2 of 2"
+    assert adapter.verify(request(query="token=the-old-one-of-two")).verify_detail == "token in the query, 1 of 2"
 
 
 @both
@@ -99,7 +127,34 @@ def test_a_token_that_a_proxy_copied_into_another_header_is_masked(adapter_class
     )
     headers = adapter_of(adapter_class).verify(given).headers
     assert TOKEN not in str(headers)
-    assert "other" not in str(headers)
+    assert "other" not in str(redact_headers(headers))
+
+
+@both
+def test_the_headers_are_text_as_they_came(adapter_class: Callable[..., PushAdapter]) -> None:
+    given = request(
+        (b"x-event-type", "dépôt ✓".encode()),
+        (b"x-branch", "dépôt".encode("latin-1")),
+        (b"x-query", b"secret=rotated"),
+        (b"x-tag", b"a"),
+        (b"x-tag", b"b"),
+        query=f"token={TOKEN}",
+    )
+    assert adapter_of(adapter_class).verify(given).headers == {
+        "x-event-type": "dépôt ✓",
+        "x-branch": "dépôt",
+        "x-query": "secret=rotated",
+        "x-tag": "a, b",
+    }
+
+
+@both
+def test_a_header_with_its_own_token_is_masked_whatever_the_characters(
+    adapter_class: Callable[..., PushAdapter],
+) -> None:
+    token = "pässwört-of-many-letters"
+    given = request((b"x-copy", f"it was {token}".encode()), query=f"token={quote_plus(token)}")
+    assert adapter_of(adapter_class, token).verify(given).headers == {"x-copy": "«redacted»"}
 
 
 def test_docker_hub_gives_no_id() -> None:
@@ -149,19 +204,19 @@ def test_no_adapter_is_open_unless_that_is_written_in_full() -> None:
     "options",
     [
         {"trust": "open", "token": TOKEN},
-        {"trust": "open", "secret": "whsec_AAAA"},
+        {"trust": "open", "secret": "whsec_AAAAAAAAAAAA"},
         {"trust": "signed", "token": TOKEN},
-        {"secret": "whsec_AAAA"},
+        {"secret": "whsec_AAAAAAAAAAAA"},
         {"token": TOKEN, "tolerance": "10s"},
     ],
 )
 def test_an_option_that_its_trust_does_not_look_at_is_refused(options: dict[str, str]) -> None:
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(ValidationError, match="is for trust =") as caught:
         Generic("line", queue="q", **options)
     assert TOKEN not in str(caught.value)
 
 
-@pytest.mark.parametrize("secret", ["whsec_!", "not base64", "whsec_", "é"])
+@pytest.mark.parametrize("secret", ["whsec_!!!!!!!!!!!", "this is not base64", "whsec_MfKQ9r8GKYq!", "é" * 16])
 def test_a_secret_that_is_not_base64_is_refused_without_showing_it(secret: str) -> None:
     with pytest.raises(ValidationError, match="expected base64") as caught:
         Generic("line", queue="q", trust="signed", secret=secret)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from switchboard.pull.redis_inspection import clock_finding, transport_security, version_finding
+from switchboard.finding import clock_finding
+from switchboard.pull.redis_inspection import transport_security, version_finding
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,15 @@
 """A schedule is what periodiq will fire, or it is refused."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-import pendulum
 import pytest
 
 from switchboard.config import read_upkeep
 from switchboard.errors import ConfigError
-from switchboard.schedules import schedule
+from switchboard.schedules import longest_silence, schedule
 
 #: A year with a leap day.
-YEAR = pendulum.datetime(2028, 1, 1)
+YEAR = datetime(2028, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +53,27 @@ def test_what_would_never_fire_is_refused_with_why(expression: str, why: str) ->
     with pytest.raises(ValueError, match=why) as refused:
         schedule(expression)
     assert repr(expression) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "longest"),
+    [
+        ("* * * * *", timedelta(minutes=1)),
+        ("7 * * * *", timedelta(hours=1)),
+        ("0 3 * * *", timedelta(days=1)),
+        ("*/10 9-17 * * 1-5", timedelta(days=2, hours=15, minutes=10)),
+        ("0 0 31 * *", timedelta(days=61)),
+        ("@yearly", timedelta(days=366)),
+        ("* * 1 1 *", timedelta(days=365, minutes=1)),
+        ("0 0 29 2 *", timedelta(days=4 * 365 + 1)),
+    ],
+)
+def test_a_job_may_be_silent_for_twice_the_longest_time_between_two_runs(expression: str, longest: timedelta) -> None:
+    assert longest_silence(expression) == 2 * longest + timedelta(minutes=5)
+
+
+def test_how_long_it_may_be_silent_is_computed_once() -> None:
+    assert longest_silence("0 3 * * mon") is longest_silence("0 3 * * mon")
 
 
 def test_upkeep_has_defaults_and_takes_what_is_written() -> None:

@@ -1,5 +1,6 @@
-"""What is counted and what Sentry is told: by real workers, to a real HTTP server, and never with a body."""
+"""What is counted: by real workers, and in a process alone."""
 
+import os
 import subprocess
 import sys
 import urllib.request
@@ -18,9 +19,6 @@ from worker import Worker
 
 from switchboard.embedded import free_port
 
-PASSWORD = "hunter2-never-sent"
-SECRET = "4111-1111-1111-1111"
-
 CONFIG = """
 [adapters.deploys]
 type = "redis-stream"
@@ -30,7 +28,6 @@ queue = "deploys"
 body = "data"
 max_body = 1000
 claim_idle = "1s"
-provider = "%s"
 """
 
 #: A team's module with the middleware that serves metrics, as its users run it.
@@ -44,16 +41,6 @@ broker.add_middleware(Prometheus())
 dramatiq.set_broker(broker)
 """
 
-#: A provider whose errors and local variables are full of the body.
-PROVIDER = """
-from switchboard import Shape
-def shape(delivery):
-    body = delivery.body.decode()
-    if "card" in body:
-        raise ValueError("cannot parse this delivery")
-    return Shape.of({}, title="fine")
-"""
-
 
 @dataclass
 class Line:
@@ -63,27 +50,25 @@ class Line:
     client: Any
     env: dict[str, str] = field(default_factory=dict)
     modules: tuple[str, ...] = ("switchboard.actors",)
-    provider: str = "generic"
 
     @contextmanager
     def running(self, processes: int = 1) -> Iterator[Worker]:
-        (self.folder / "switchboard.toml").write_text(CONFIG % self.provider)
+        (self.folder / "switchboard.toml").write_text(CONFIG)
         (self.folder / "team.py").write_text(TEAM)
-        (self.folder / "provider.py").write_text(PROVIDER)
         env = {
             "DATABASE_URL": self.database_url,
             "SWITCHBOARD_BROKER_URL": self.redis_url,
             "DEPLOYS_URL": self.redis_url,
             "SWITCHBOARD_CONFIG": "",
             "SENTRY_DSN": "",
-            "PYTHONPATH": str(self.folder),
+            "PYTHONPATH": os.pathsep.join([str(self.folder), os.environ.get("PYTHONPATH", "")]),
         }
         with Worker(self.modules, cwd=self.folder, env=env | self.env, processes=processes) as worker:
             worker.wait_ready()
             yield worker
 
-    def publish(self, *bodies: str, **headers: str) -> list[str]:
-        return [self.client.xadd("deploys", {"data": body, **headers}).decode() for body in bodies]
+    def publish(self, *bodies: str) -> list[str]:
+        return [self.client.xadd("deploys", {"data": body}).decode() for body in bodies]
 
     def count(self, table: str) -> int:
         with psycopg.connect(self.database_url) as connection:
@@ -99,15 +84,12 @@ class Line:
                 return False
             return (self.count("todos"), self.count("dead_letters"), pending) == (todos, letters, 0)
 
-        eventually(done, within=20, what="all is stored and acknowledged")
+        eventually(done, within=60, what="all is stored and acknowledged")
 
 
 @pytest.fixture
 def line(tmp_path: Path, database_url: str, redis_url: str, redis_client: "redis.Redis") -> Line:
     return Line(tmp_path, database_url, redis_url, redis_client)
-
-
-# Metrics
 
 
 def scraped(port: int) -> dict[tuple[str, str, str], float]:
@@ -150,12 +132,12 @@ def test_what_a_worker_stored_is_counted_by_what_became_of_it(line: Line, port: 
             ("switchboard_dead_letters_total", "deploys", "too_large"): 2,
             ("switchboard_dead_letters_total", "deploys", "invalid"): 1,
         }
-        eventually(lambda: scraped(port) == expected, within=5, what="the counters are right")
+        eventually(lambda: scraped(port) == expected, within=30, what="the counters are right")
 
         # A redelivery, and with it a dead letter's: neither is new.
         line.client.xgroup_setid("deploys", "switchboard", "0")
         duplicates = ("switchboard_deliveries_total", "deploys", "duplicate")
-        eventually(lambda: scraped(port).get(duplicates) == len(sent) + 1, within=10, what="duplicates are counted")
+        eventually(lambda: scraped(port).get(duplicates) == len(sent) + 1, within=30, what="duplicates are counted")
         assert {key: value for key, value in scraped(port).items() if key != duplicates} == expected
 
 
@@ -167,7 +149,7 @@ def test_what_the_source_dropped_is_counted(line: Line, port: int) -> None:
     with line.running():
         line.settle(todos=1, letters=0)
         lost = ("switchboard_lost_at_source_total", "deploys", "")
-        eventually(lambda: scraped(port).get(lost) == 2, within=10, what="the lost ones are counted")
+        eventually(lambda: scraped(port).get(lost) == 2, within=30, what="the lost ones are counted")
 
 
 COUNTED = """
