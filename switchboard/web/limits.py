@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 
@@ -62,31 +62,44 @@ class Limits:
         declared = headers.get(b"content-length", b"")
         if declared.isdigit() and int(declared[:20]) > max_body:
             raise _too_large(max_body)
-        parts: list[bytes] = []
-        held = 0
-        try:
-            try:
-                with self._reading(_network(source_ip)):
-                    async with asyncio.timeout(self._read_seconds):
-                        async for part in _parts(receive):
-                            if held + len(part) > max_body:
-                                raise _too_large(max_body)
-                            self._hold(len(part))
-                            held += len(part)
-                            parts.append(part)
-            except TimeoutError:
-                raise HTTPException(408, "the body took too long", {"Connection": "close"}) from None
-            body = b"".join(parts)
-            parts.clear()
+        with self._holding() as hold:
+            body = await self._read(receive, max_body, _network(source_ip), hold)
             with self._working():
                 yield body
+
+    async def _read(self, receive: Receive, max_body: int, source: str, hold: Callable[[int], None]) -> bytes:
+        parts: list[bytes] = []
+        size, more = 0, True
+        try:
+            with self._reading(source):
+                async with asyncio.timeout(self._read_seconds):
+                    while more:
+                        part, more = await _part(receive)
+                        size += len(part)
+                        if size > max_body:
+                            raise _too_large(max_body)
+                        hold(len(part))
+                        parts.append(part)
+        except TimeoutError:
+            raise HTTPException(408, "the body took too long", {"Connection": "close"}) from None
+        return b"".join(parts)
+
+    @contextmanager
+    def _holding(self) -> Iterator[Callable[[int], None]]:
+        """Bytes that are held, by all together, until what is inside has ended."""
+        held = 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            if self._held + size > MOST_HELD:
+                raise come_again("too many bytes in progress")
+            self._held += size
+            held += size
+
+        try:
+            yield hold
         finally:
             self._held -= held
-
-    def _hold(self, size: int) -> None:
-        if self._held + size > MOST_HELD:
-            raise come_again("too many bytes in progress")
-        self._held += size
 
     @contextmanager
     def _reading(self, source: str) -> Iterator[None]:
@@ -111,14 +124,12 @@ class Limits:
             self._in_progress -= 1
 
 
-async def _parts(receive: Receive) -> AsyncIterator[bytes]:
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Gone
-        yield message.get("body", b"")
-        more = message.get("more_body", False)
+async def _part(receive: Receive) -> tuple[bytes, bool]:
+    """The next bytes of a body, and whether more are to come."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise Gone
+    return message.get("body", b""), message.get("more_body", False)
 
 
 def _network(source_ip: str | None) -> str:
