@@ -213,6 +213,16 @@ def test_people_get_one_line_a_finding_with_its_remedy_under_it(doctor: Doctor) 
 
 def test_wrong_use_is_2_and_warnings_alone_are_0(doctor: Doctor, connection: Connection) -> None:
     assert doctor.run("--nonsense")[0] == 2
+    # The tests' other servers have fsync off, which is an error.
+    with started(PostgresServer(tmp_path / "durable")) as postgres, closing(Ledger(postgres.url)) as ledger:
+        doctor.env["DATABASE_URL"] = postgres.url
+        migrate(ledger)
+        with closing(ledger.connect()) as connection:
+            connection.autocommit = True
+            polled(connection, "deploys")
+        status, printed = doctor.run("--json")
+    found = {each["severity"] for each in json.loads(printed)}
+    assert (found, status) == ({"ok", "warning"}, 0), printed
 
 
 # The configuration
