@@ -17,7 +17,7 @@ from ..process_name import is_gone, process_name
 from .base import Freed, Lag, Outgoing
 from .redis_adapter import FREED_AT_ONCE, SHORTEST_BLOCK, RedisAdapter, RedisOptions, refuse_all_but_bodies
 from .redis_client import as_text, execute, to_ack_error, translated
-from .redis_inspection import denied_when_queued, inspect_rights
+from .redis_inspection import denied_when_queued, inspect_rights, not_looked_at
 
 #: Moves messages from a worker's processing list back to the source. Pushed before it is removed: a script is not
 #: rolled back where a right is missing. What another has taken over by now is pushed in vain, and taken off again.
@@ -302,17 +302,21 @@ class RedisList(RedisAdapter):
 
     def lag(self) -> Lag:
         with translated(f"lag of {self.broker} {self.place}"):
-            workers = [as_text(name) for name in self.client().hkeys(self._workers)]
-            pending = [execute(self.client(), "LLEN", self._processing_prefix + name) for name in workers]
-            return Lag(unread=execute(self.client(), "LLEN", self._options.list), pending=sum(pending))
+            return self._lag(self.client())
+
+    def _lag(self, client: redis.Redis) -> Lag:
+        unread = execute(client, "LLEN", self._options.list)
+        workers = [as_text(name) for name in client.hkeys(self._workers)]
+        pending = [execute(client, "LLEN", self._processing_prefix + name) for name in workers]
+        return Lag(unread=unread, pending=sum(pending))
 
     def inspect_source(self, client: redis.Redis, subject: str) -> Iterator[Finding]:
         source = self._options.list
         try:
-            waiting = execute(client, "LLEN", source)
-            yield Finding("list", subject, "ok", f"unread {waiting}, pending {self.lag().pending}")
+            lag = self._lag(client)
+            yield Finding("list", subject, "ok", f"unread {lag.unread}, pending {lag.pending}")
         except redis.exceptions.NoPermissionError:
-            pass
+            yield not_looked_at("list", subject, source, "+llen +hkeys")
         except redis.ResponseError:
             yield Finding(
                 "key_type", subject, "error", f"the key {source} is not a list",
