@@ -301,6 +301,9 @@ class RedisList(RedisAdapter):
         return sum(body is not None for body in pipeline.execute())
 
     def lag(self) -> Lag:
+        # First: what waits cannot be looked at without them.
+        keys = [f"~{source}", f"~{self._workers.removesuffix('workers')}*"]
+        yield from inspect_rights(client, self._url, subject, denied_when_queued(self._url, self._needed()), keys)
         with translated(f"lag of {self.broker} {self.place}"):
             return self._lag(self.client())
 
@@ -322,8 +325,6 @@ class RedisList(RedisAdapter):
                 "key_type", subject, "error", f"the key {source} is not a list",
                 "rename that key or name another list: somebody else uses this one",
             )  # fmt: skip
-        keys = [f"~{source}", f"~{self._workers.removesuffix('workers')}*"]
-        yield from inspect_rights(client, self._url, subject, denied_when_queued(self._url, self._needed()), keys)
 
     def _needed(self) -> list[Sequence[str]]:
         """Each command that reading needs."""
