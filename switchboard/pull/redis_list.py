@@ -80,7 +80,6 @@ class RedisList(RedisAdapter):
         #: An acknowledgement was sent, and its answer was lost.
         self._doubtful = False
         self._fill = FIRST_FILL
-        self._has_blmove = True
 
     @property
     def options(self) -> RedisListOptions:
@@ -116,14 +115,7 @@ class RedisList(RedisAdapter):
     def _move_first(self, block: timedelta) -> bytes | None:
         source, seconds = self._options.list, block.total_seconds()
         reader = self.reader(block)
-        if self._has_blmove:
-            try:
-                return self._body(execute(reader, "BLMOVE", source, self._processing, "RIGHT", "LEFT", seconds))
-            except redis.ResponseError as error:
-                if "unknown command" not in str(error).lower():
-                    raise
-                self._has_blmove = False
-        return self._body(execute(reader, "BRPOPLPUSH", source, self._processing, max(1, round(seconds))))
+        return self._body(execute(reader, "BLMOVE", source, self._processing, "RIGHT", "LEFT", seconds))
 
     def _move(self, source: str, limit: int) -> list[bytes]:
         """Moves at most ``limit`` messages from the right of ``source`` to this worker's list, in one round trip."""
@@ -132,10 +124,7 @@ class RedisList(RedisAdapter):
         client = self.client()
         pipeline = client.pipeline(transaction=False)
         for _ in range(limit):
-            if self._has_blmove:
-                execute(pipeline, "LMOVE", source, self._processing, "RIGHT", "LEFT")
-            else:
-                execute(pipeline, "RPOPLPUSH", source, self._processing)
+            execute(pipeline, "LMOVE", source, self._processing, "RIGHT", "LEFT")
         return [body for body in map(self._body, pipeline.execute()) if body is not None]
 
     @staticmethod
@@ -301,9 +290,6 @@ class RedisList(RedisAdapter):
         return sum(body is not None for body in pipeline.execute())
 
     def lag(self) -> Lag:
-        # First: what waits cannot be looked at without them.
-        keys = [f"~{source}", f"~{self._workers.removesuffix('workers')}*"]
-        yield from inspect_rights(client, self._url, subject, denied_when_queued(self._url, self._needed()), keys)
         with translated(f"lag of {self.broker} {self.place}"):
             return self._lag(self.client())
 
@@ -315,6 +301,9 @@ class RedisList(RedisAdapter):
 
     def inspect_source(self, client: redis.Redis, subject: str) -> Iterator[Finding]:
         source = self._options.list
+        # First: what waits cannot be looked at without them.
+        keys = [f"~{source}", f"~{self._workers.removesuffix('workers')}*"]
+        yield from inspect_rights(client, self._url, subject, denied_when_queued(self._url, self._needed()), keys)
         try:
             lag = self._lag(client)
             yield Finding("list", subject, "ok", f"unread {lag.unread}, pending {lag.pending}")
