@@ -169,7 +169,9 @@ def test_dead_letters_failures_and_lost_leases_are_told_with_tags_and_without_bo
     for event in failures:
         assert event["tags"]["switchboard.todo"] == str(failing)
         assert event["tags"]["switchboard.queue"] == "deploys"
-        assert event["exception"]["values"][-1]["value"].startswith("it cannot be deployed from redis://bot:«redacted»@")
+        assert event["exception"]["values"][-1]["value"].startswith(
+            "it cannot be deployed from redis://bot:«redacted»@"
+        )
 
     [own] = of_logger(sentry, "team")
     assert not [tag for tag in own.get("tags", {}) if tag.startswith("switchboard.")], "tags end with their message"
