@@ -1,4 +1,4 @@
-"""A team's provider that counts what it shapes: each delivery that reaches the ledger, new or known, seen from outside."""
+"""A team's provider that counts what it shapes: each delivery that reaches the ledger, whether new or known."""
 
 from pathlib import Path
 

@@ -490,17 +490,12 @@ def test_dead_letters_that_nobody_has_decided_about(doctor: Doctor, connection: 
     connection.execute(letter, ("a", "invalid", None))
     connection.execute(letter, ("b", "poison", None))
     connection.execute("UPDATE dead_letters SET received_at = now() - interval '3 hours' WHERE reason = 'poison'")
-<<<<<<< HEAD
-    what = "unresolved dead letters: 2, the oldest 3:00:0"
-    doctor.find("dead_letters", "warning", what, "dead-letters list --adapter deploys")
-=======
     doctor.find(
         "dead_letters",
         "warning",
         "unresolved dead letters: 2, the oldest 3:00:0",
         "dead-letters list --adapter deploys",
     )
->>>>>>> fix2
     connection.execute("UPDATE dead_letters SET resolved_at = now(), resolution = 'discarded'")
     doctor.finds_no("dead_letters")
 
