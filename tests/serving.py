@@ -1,5 +1,6 @@
 """`switchboard serve` as a real process, to send to, watch, kill and end."""
 
+import json
 import os
 import re
 import resource
@@ -12,12 +13,20 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 import psutil
 import psycopg
 from senders import Sent
 from waiting import eventually
+
+#: The references in a configuration's secrets and tokens.
+_SECRET_LINE = re.compile(r"^(?:secret|token)\s*=(.*)$", re.MULTILINE)
+_REFERENCE = re.compile(r"\$\{(\w+)\}")
+
+#: A credential of Switchboard's own, whole.
+_CREDENTIAL = re.compile(r"swbs?_[0-9A-Za-z]{43}")
 
 LISTENING = re.compile(r"Uvicorn running on http://127\.0\.0\.1:(\d+)")
 
@@ -56,7 +65,24 @@ class Served:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.kill()
+        try:
+            if kind is None:
+                self._leaves_no_secret()
+        finally:
+            self.kill()
+
+    def _leaves_no_secret(self) -> None:
+        """Neither the whole database nor anything that was logged holds what a sender or an agent is known by."""
+        logs = [log.read_text(errors="replace") for log in self._folder.glob("serve-*.log")]
+        everything = "\n".join([json.dumps(self.contents()), *logs])
+        assert not _CREDENTIAL.search(everything)
+        for secret in self._secrets():
+            for form in (secret, secret.removeprefix("whsec_"), quote(secret), json.dumps(secret)[1:-1]):
+                assert form not in everything
+
+    def _secrets(self) -> set[str]:
+        names = [name for line in _SECRET_LINE.findall(self._config) for name in _REFERENCE.findall(line)]
+        return {self._env[name] for name in names if self._env.get(name)}
 
     def start(self) -> None:
         (self._folder / "switchboard.toml").write_text(self._config, encoding="utf-8")

@@ -226,12 +226,13 @@ def _upkeep(connection: Connection) -> Iterator[Finding]:
 
 
 def _rights(connection: Connection) -> Iterator[Finding]:
-    role = ask.server(connection).role
+    server = ask.server(connection)
+    role = server.role
     denied = ask.denied_rights(connection)
     if denied:
         yield Finding(
             "rights", SUBJECT, "error", f"role {role} lacks rights on {', '.join(denied)}",
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}",
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {server.schema} TO {role}",
         )  # fmt: skip
     else:
         yield Finding("rights", SUBJECT, "ok", f"role {role} has the rights it needs")

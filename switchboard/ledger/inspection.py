@@ -21,12 +21,16 @@ from .wire import TextArray
 _ALL = ("SELECT", "INSERT", "UPDATE", "DELETE")
 _RIGHTS = {
     "adapters": _ALL,
+    "agents": ("SELECT", "INSERT", "UPDATE"),
     "consumers": _ALL,
     "dead_letters": _ALL,
+    "endpoints": ("SELECT", "INSERT", "UPDATE"),
     "events": _ALL,
+    "humans": ("SELECT", "INSERT", "DELETE"),
     "pending_acks": _ALL,
     "schema_migrations": ("SELECT",),
-    "settings": ("SELECT",),
+    "sessions": ("SELECT", "INSERT", "DELETE"),
+    "settings": ("SELECT", "INSERT", "UPDATE"),
     "todos": _ALL,
     "upkeep": _ALL,
 }
@@ -44,6 +48,7 @@ SELECT current_setting('server_version_num')::int AS version_number,
        extract(timezone FROM timestamptz '2026-01-15 12:00Z') = 0
            AND extract(timezone FROM timestamptz '2026-07-15 12:00Z') = 0 AS is_utc,
        current_user::text AS role,
+       quote_ident(coalesce(current_schema(), 'public')) AS schema,
        coalesce((SELECT rolsuper FROM pg_roles WHERE rolname = current_user), false) AS superuser
 """)
 
@@ -102,6 +107,8 @@ class Server:
     time_zone: str
     is_utc: bool
     role: str
+    #: The schema in which its tables are made, as SQL has it.
+    schema: str
     superuser: bool
 
 

@@ -188,6 +188,14 @@ def inspect_rights(
         yield Finding("rights", subject, "ok", f"user {user} has the rights it needs, and no more")
 
 
+def not_looked_at(check: str, subject: str, key: str, rights: str) -> Finding:
+    """That what waits there is not known, as the user lacks these rights."""
+    return Finding(
+        check, subject, "warning", f"what waits in {key} cannot be looked at: this user may not ask",
+        f"allow {rights} to the user",
+    )  # fmt: skip
+
+
 def is_allowed(client: redis.Redis, *command: str) -> bool:
     """Whether the user may run it; whatever else the server says to it, it has run."""
     try:

@@ -17,7 +17,7 @@ from ..process_name import is_gone, process_name
 from .base import Freed, Lag, Outgoing
 from .redis_adapter import FREED_AT_ONCE, SHORTEST_BLOCK, RedisAdapter, RedisOptions, refuse_all_but_bodies
 from .redis_client import as_text, execute, to_ack_error, translated
-from .redis_inspection import denied_when_queued, inspect_rights
+from .redis_inspection import denied_when_queued, inspect_rights, not_looked_at
 
 #: Moves messages from a worker's processing list back to the source. Pushed before it is removed: a script is not
 #: rolled back where a right is missing. What another has taken over by now is pushed in vain, and taken off again.
@@ -80,7 +80,6 @@ class RedisList(RedisAdapter):
         #: An acknowledgement was sent, and its answer was lost.
         self._doubtful = False
         self._fill = FIRST_FILL
-        self._has_blmove = True
 
     @property
     def options(self) -> RedisListOptions:
@@ -116,14 +115,7 @@ class RedisList(RedisAdapter):
     def _move_first(self, block: timedelta) -> bytes | None:
         source, seconds = self._options.list, block.total_seconds()
         reader = self.reader(block)
-        if self._has_blmove:
-            try:
-                return self._body(execute(reader, "BLMOVE", source, self._processing, "RIGHT", "LEFT", seconds))
-            except redis.ResponseError as error:
-                if "unknown command" not in str(error).lower():
-                    raise
-                self._has_blmove = False
-        return self._body(execute(reader, "BRPOPLPUSH", source, self._processing, max(1, round(seconds))))
+        return self._body(execute(reader, "BLMOVE", source, self._processing, "RIGHT", "LEFT", seconds))
 
     def _move(self, source: str, limit: int) -> list[bytes]:
         """Moves at most ``limit`` messages from the right of ``source`` to this worker's list, in one round trip."""
@@ -132,10 +124,7 @@ class RedisList(RedisAdapter):
         client = self.client()
         pipeline = client.pipeline(transaction=False)
         for _ in range(limit):
-            if self._has_blmove:
-                execute(pipeline, "LMOVE", source, self._processing, "RIGHT", "LEFT")
-            else:
-                execute(pipeline, "RPOPLPUSH", source, self._processing)
+            execute(pipeline, "LMOVE", source, self._processing, "RIGHT", "LEFT")
         return [body for body in map(self._body, pipeline.execute()) if body is not None]
 
     @staticmethod
@@ -302,24 +291,29 @@ class RedisList(RedisAdapter):
 
     def lag(self) -> Lag:
         with translated(f"lag of {self.broker} {self.place}"):
-            workers = [as_text(name) for name in self.client().hkeys(self._workers)]
-            pending = [execute(self.client(), "LLEN", self._processing_prefix + name) for name in workers]
-            return Lag(unread=execute(self.client(), "LLEN", self._options.list), pending=sum(pending))
+            return self._lag(self.client())
+
+    def _lag(self, client: redis.Redis) -> Lag:
+        unread = execute(client, "LLEN", self._options.list)
+        workers = [as_text(name) for name in client.hkeys(self._workers)]
+        pending = [execute(client, "LLEN", self._processing_prefix + name) for name in workers]
+        return Lag(unread=unread, pending=sum(pending))
 
     def inspect_source(self, client: redis.Redis, subject: str) -> Iterator[Finding]:
         source = self._options.list
+        # First: what waits cannot be looked at without them.
+        keys = [f"~{source}", f"~{self._workers.removesuffix('workers')}*"]
+        yield from inspect_rights(client, self._url, subject, denied_when_queued(self._url, self._needed()), keys)
         try:
-            waiting = execute(client, "LLEN", source)
-            yield Finding("list", subject, "ok", f"unread {waiting}, pending {self.lag().pending}")
+            lag = self._lag(client)
+            yield Finding("list", subject, "ok", f"unread {lag.unread}, pending {lag.pending}")
         except redis.exceptions.NoPermissionError:
-            pass
+            yield not_looked_at("list", subject, source, "+llen +hkeys")
         except redis.ResponseError:
             yield Finding(
                 "key_type", subject, "error", f"the key {source} is not a list",
                 "rename that key or name another list: somebody else uses this one",
             )  # fmt: skip
-        keys = [f"~{source}", f"~{self._workers.removesuffix('workers')}*"]
-        yield from inspect_rights(client, self._url, subject, denied_when_queued(self._url, self._needed()), keys)
 
     def _needed(self) -> list[Sequence[str]]:
         """Each command that reading needs."""

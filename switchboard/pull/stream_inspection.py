@@ -9,6 +9,7 @@ import redis
 
 from ..finding import Finding
 from .redis_client import as_text, execute
+from .redis_inspection import not_looked_at
 
 #: A group that nobody has: what is asked of it changes nothing.
 NO_GROUP = "switchboard.doctor"
@@ -22,7 +23,9 @@ def harmless(stream: str, group: str, *, delete: bool) -> list[Sequence[str]]:
         ("XACK", stream, NO_GROUP, "0-1"),
         ("XCLAIM", stream, NO_GROUP, NO_GROUP, "0", "0-1", "JUSTID"),
         ("XPENDING", stream, NO_GROUP, "-", "+", "1"),
+        ("XINFO", "STREAM", stream),
         ("XINFO", "GROUPS", stream),
+        ("XINFO", "CONSUMERS", stream, group),
         ("XRANGE", stream, "0-1", "0-1"),
     ]
     if delete:
@@ -39,6 +42,7 @@ def inspect_stream(client: redis.Redis, subject: str, stream: str, group: str, *
         about = _pairs(execute(client, "XINFO STREAM", stream))
         groups = [_pairs(each) for each in execute(client, "XINFO GROUPS", stream)]
     except redis.exceptions.NoPermissionError:
+        yield not_looked_at("group", subject, stream, "+xinfo")
         return
     except redis.ResponseError as error:
         yield _not_a_stream(subject, stream, str(error))

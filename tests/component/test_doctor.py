@@ -217,8 +217,18 @@ def test_people_get_one_line_a_finding_with_its_remedy_under_it(doctor: Doctor) 
     assert "errors" in lines[-1]
 
 
-def test_wrong_use_is_2_and_warnings_alone_are_0(doctor: Doctor, connection: Connection) -> None:
+def test_wrong_use_is_2_and_warnings_alone_are_0(doctor: Doctor, tmp_path: Path) -> None:
     assert doctor.run("--nonsense")[0] == 2
+    # The tests' other servers have fsync off, which is an error.
+    with started(PostgresServer(tmp_path / "durable")) as postgres, closing(Ledger(postgres.url)) as ledger:
+        doctor.env["DATABASE_URL"] = postgres.url
+        migrate(ledger)
+        with closing(ledger.connect()) as connection:
+            connection.autocommit = True
+            polled(connection, "deploys")
+        status, printed = doctor.run("--json")
+    found = {each["severity"] for each in json.loads(printed)}
+    assert (found, status) == ({"ok", "warning"}, 0), printed
 
 
 # The configuration
@@ -334,6 +344,15 @@ def test_a_role_without_a_right_and_one_that_may_everything(doctor: Doctor, conn
         doctor.env["DATABASE_URL"] = make_conninfo(admin, user=role)
         doctor.find("rights", "error", "todos (UPDATE, DELETE)", "GRANT", "PostgreSQL")
         connection.execute(f"GRANT UPDATE, DELETE ON todos TO {role}".encode())
+        doctor.find("rights", "ok", role)
+        # What `serve` and the commands ask for, too.
+        connection.execute(f"REVOKE ALL ON humans, agents, endpoints, sessions FROM {role}".encode())
+        connection.execute(f"REVOKE INSERT, UPDATE ON settings FROM {role}".encode())
+        lacks = "agents (SELECT, INSERT, UPDATE), endpoints (SELECT, INSERT, UPDATE), humans (SELECT, INSERT, DELETE), "
+        lacks += "sessions (SELECT, INSERT, DELETE), settings (INSERT, UPDATE)"
+        found = doctor.find("rights", "error", lacks, "IN SCHEMA public")
+        # It has been told what to do: so it is done.
+        connection.execute(found["remedy"].encode())
         doctor.find("rights", "ok", role)
         doctor.finds_no("role")
     finally:
@@ -471,8 +490,12 @@ def test_dead_letters_that_nobody_has_decided_about(doctor: Doctor, connection: 
     connection.execute(letter, ("a", "invalid", None))
     connection.execute(letter, ("b", "poison", None))
     connection.execute("UPDATE dead_letters SET received_at = now() - interval '3 hours' WHERE reason = 'poison'")
-    what = "unresolved dead letters: 2, the oldest 3:00:0"
-    doctor.find("dead_letters", "warning", what, "dead-letters list --adapter deploys")
+    doctor.find(
+        "dead_letters",
+        "warning",
+        "unresolved dead letters: 2, the oldest 3:00:0",
+        "dead-letters list --adapter deploys",
+    )
     connection.execute("UPDATE dead_letters SET resolved_at = now(), resolution = 'discarded'")
     doctor.finds_no("dead_letters")
 
@@ -565,6 +588,30 @@ def test_a_user_whose_rights_are_too_narrow_or_too_wide(
         assert "user bot" in wide["what"]
     doctor.env["SOURCE_URL"] = own_valkey.url
     doctor.find("rights_wide", "warning", "user default, without a password,", "a user of its own", "adapter")
+
+
+@pytest.mark.parametrize(
+    ("table", "rights", "lacks", "what"),
+    [
+        (STREAM, STREAM_RIGHTS.replace("+xinfo", "+xinfo|groups"), "xinfo", "what waits in deploys"),
+        (STREAM, STREAM_RIGHTS.replace("+xinfo", "+xinfo|groups +xinfo|stream"), "xinfo", "unread"),
+        (LIST, LIST_RIGHTS.replace("+hkeys", ""), "hkeys", "what waits in jobs"),
+    ],
+    ids=["groups alone", "all but consumers", "no hkeys"],
+)
+def test_a_right_without_which_what_waits_cannot_be_seen(
+    doctor: Doctor, own_valkey: ValkeyServer, table: str, rights: str, lacks: str, what: str
+) -> None:
+    doctor.configure(table)
+    doctor.env["SOURCE_URL"] = f"redis://bot:{PASSWORD}@127.0.0.1:{own_valkey.port}/0"
+    with redis.Redis.from_url(own_valkey.url) as client:
+        client.xgroup_create("deploys", "switchboard", mkstream=True)
+        execute(client, "ACL", "SETUSER", "bot", "reset", "on", f">{PASSWORD}", *rights.split())
+        found = [each for each in doctor.findings() if "adapter" in each["subject"]]
+    [narrow] = [each for each in found if each["check"] == "rights"]
+    assert (narrow["severity"], f"may not run {lacks} on" in narrow["what"]) == ("error", True)
+    assert any(each["check"] in ("group", "list") and what in each["what"] for each in found), found
+    assert not [each for each in found if each["check"] == "reach"], found
 
 
 def test_looking_at_rights_and_sources_changes_nothing(doctor: Doctor, redis_client: "redis.Redis") -> None:

@@ -324,43 +324,6 @@ def test_an_error_about_an_acknowledgement_shows_nothing_of_a_body(redis_url: st
     assert "4111" not in str(caught.value)
 
 
-# Servers without BLMOVE and LMOVE
-
-
-def valkey(folder: Path, **settings: str) -> ValkeyServer:
-    """A Valkey with these settings, not started yet."""
-    try:
-        return ValkeyServer(folder, settings={name.replace("_", "-"): value for name, value in settings.items()})
-    except EmbeddedUnavailable as missing:
-        unavailable(str(missing))
-
-
-def test_a_server_that_knows_neither_blmove_nor_lmove_is_read_all_the_same(tmp_path: Path) -> None:
-    with (
-        valkey(tmp_path / "old", rename_command='BLMOVE "" --rename-command LMOVE ""') as server,
-        redis.Redis.from_url(server.url) as client,
-        closing(adapter_for(server.url)) as adapter,
-    ):
-        with pytest.raises(redis.ResponseError, match="unknown command"):
-            client.blmove("a", "b", 1)
-        assert receive(adapter) == []
-        sent = numbered(100)
-        push(client, *sent)
-        found: list[Delivery] = []
-        while got := receive(adapter, 40):
-            found += got
-        assert bodies(found) == sent
-        assert unacknowledged(client) == sent
-        adapter.acknowledge(found)
-        assert unacknowledged(client) == []
-        # What a dead worker left comes without them too.
-        push(client, b"left")
-        with reader(server.url) as other:
-            other.receive(1)
-            other.die()
-        assert bodies(left_behind(adapter)) == [b"left"]
-
-
 # What was left behind
 
 
@@ -623,6 +586,14 @@ def test_the_count_of_a_try_that_ends_well_is_forgotten(adapter: RedisList, redi
 # One hash slot
 
 NAMES = ["jobs", "{tag}", "a{tag}b", "x{tag}y{other}", "{", "a{b", "käse", "{{tag}}", "a b", ":", "{tag}:switchboard"]
+
+
+def valkey(folder: Path, **settings: str) -> ValkeyServer:
+    """A Valkey with these settings, not started yet."""
+    try:
+        return ValkeyServer(folder, settings={name.replace("_", "-"): value for name, value in settings.items()})
+    except EmbeddedUnavailable as missing:
+        unavailable(str(missing))
 
 
 @pytest.fixture(scope="module")

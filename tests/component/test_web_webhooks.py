@@ -105,15 +105,6 @@ def served(postgres: Service, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("served")
     with fresh_database(postgres.url) as url, Served(folder, url, CONFIG, SECRETS) as served:
         yield served
-        leaves_no_secret(served)
-
-
-def leaves_no_secret(served: Served) -> None:
-    """After all of them: neither in the whole database nor in anything that was logged."""
-    everything = json.dumps(served.contents()) + served.output
-    for secret in (*SECRETS.values(), STANDARD_SECRET.removeprefix("whsec_"), quote(GITHUB_SECRET)):
-        assert secret not in everything
-        assert json.dumps(secret)[1:-1] not in everything
 
 
 def body(**fields: object) -> bytes:
@@ -373,11 +364,17 @@ def test_what_is_not_signed_is_refused_and_nothing_is_stored(served: Served, sen
         wrong = {"github": github, "stripe": stripe, "slack": slack, "standard": standard}[sender]
         made = wrong(content, secret=secret, **others)  # type: ignore[operator]
         headers = [(name.encode(), value.encode()) for name, value in made.headers.items()]
+    before = len(served.output)
     with Untouched(served):
         answer = served.post(f"/webhooks/{sender}", content, headers)
     assert (answer.status_code, answer.json()) == (401, {"error": "the signature does not verify"})
-    refused = [line for line in served.output.splitlines() if f"webhook to adapter {sender} refused, 401" in line]
-    assert refused, "one line says so"
+    # Written before the answer, and by this request alone: one at a time is sent here.
+    said = served.output[before:]
+    [line] = [line for line in said.splitlines() if "refused" in line]
+    assert f"webhook to adapter {sender} refused, 401: " in line
+    for name, value in headers:
+        if name in {each.encode() for each in sent.proof} and value:
+            assert value.decode("latin-1") not in said
 
 
 @pytest.mark.parametrize("adapter", ["images", "builds"])

@@ -127,7 +127,7 @@ class Line:
         return int(self.value("SELECT count(*) FROM todos WHERE queue = %s", self.name))
 
     def attempts(self) -> int:
-        """How many rows were ever tried to be inserted as events: a conflict takes a number too."""
+        """How many rows were ever tried to be inserted as events: one that is rolled back has taken a number too."""
         return int(self.value("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq"))
 
     def slow_down(self, seconds: float = 0.001) -> None:

@@ -228,7 +228,7 @@ def test_workers_that_are_killed_again_and_again_lose_nothing(yard: Yard) -> Non
         todos = yard.make(300, seconds=0.02)
         for _ in range(2):
             known = len(yard.began())
-            eventually(lambda: len(yard.began()) >= known + 20, within=20, every=0.01, what="it is at work")  # noqa: B023
+            eventually(lambda: len(yard.began()) >= known + 20, within=60, every=0.01, what="it is at work")  # noqa: B023
             worker.kill_one()
             restart(worker)
             worker.wait_ready()
@@ -240,7 +240,7 @@ def test_workers_that_are_killed_again_and_again_lose_nothing(yard: Yard) -> Non
 def test_what_a_killed_handler_wrote_in_its_own_transaction_is_there_once(yard: Yard) -> None:
     with yard.running(processes=2) as worker:
         todos = yard.make(150, queue="booked", seconds=0.02)
-        eventually(lambda: len(yard.began()) >= 30, within=20, every=0.01, what="it is at work")
+        eventually(lambda: len(yard.began()) >= 30, within=60, every=0.01, what="it is at work")
         worker.kill_one()
         restart(worker)
         worker.wait_ready()
