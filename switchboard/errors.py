@@ -9,9 +9,10 @@ SwitchboardError
 ├── BrokerUnavailable      the source's server did not answer; the same call may succeed later
 ├── PublishRejected        the broker refused the message for good
 ├── PoisonMessage          a message failed by itself as often as it may
-├── MessageInvalid         a body cannot be given a todo's shape
+├── MessageInvalid         a delivery cannot be given a todo's shape, for its body or its id
 ├── AckFailed              what is stored could not be acknowledged; a redelivery of it dedups
 ├── SignatureInvalid       a webhook is not signed by who it says it is from
+│   └── SignatureMismatch  it has all that a signature or a token needs, and is another's
 └── CredentialInvalid      no endpoint or session in force has this credential
 """
 
@@ -59,7 +60,7 @@ class PoisonMessage(SwitchboardError):
 
 
 class MessageInvalid(SwitchboardError):
-    """A delivery's body cannot be given a todo's shape."""
+    """A delivery's body cannot be given a todo's shape, or its id is none."""
 
 
 class AckFailed(SwitchboardError):
@@ -68,6 +69,10 @@ class AckFailed(SwitchboardError):
 
 class SignatureInvalid(SwitchboardError):
     """A webhook's signature or token does not verify."""
+
+
+class SignatureMismatch(SignatureInvalid):
+    """A webhook's signature or token is well-formed, and not what its secret makes."""
 
 
 class CredentialInvalid(SwitchboardError):

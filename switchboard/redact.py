@@ -14,8 +14,8 @@ MASK = "«redacted»"
 #: Characters beyond those shown that are searched for credentials: one that is cut in two would not be recognised.
 _MARGIN = 4096
 
-# Up to the last @ without a space: an unencoded / or @ in a password is just what a client's error quotes.
-_USERINFO = re.compile(r"(://[^\s:/@?#]{0,256}):[^\s]{1,2048}@")
+_USER = re.compile(r"://[^\s:/@?#]{0,256}:")
+_SPACE = re.compile(r"\s")
 _NAMED_SECRET = re.compile(
     r"((?:password|passwd|secret|token|api[_-]?key|sslkey)[\w-]{0,40}[\"']?\s{0,8}[=:]\s{0,8})"
     r"(?:'(?:[^'\\]|\\.)*(?:'|\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z)|\S+)",
@@ -39,7 +39,7 @@ def redact(text: str) -> str:
 
     Use it on whatever another library said: an address, a connection string or an error message.
     """
-    text = _NAMED_SECRET.sub(rf"\1{MASK}", _USERINFO.sub(rf"\1:{MASK}@", text))
+    text = _NAMED_SECRET.sub(rf"\1{MASK}", _without_passwords(text))
     return _CREDENTIAL.sub(rf"\1{MASK}", text)
 
 
@@ -60,6 +60,24 @@ def safe_text(error: BaseException | str, limit: int = 500) -> str:
     text = error if isinstance(error, str) else _said_by(error)
     text = _SURROGATE.sub("\ufffd", redact(text[: limit + _MARGIN]).replace("\x00", "\ufffd"))
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _without_passwords(text: str) -> str:
+    """Each address's password masked, up to the last @ before a space.
+
+    An unencoded / or @ in a password is just what a client's error quotes. No pattern does the whole of it: it would
+    look for that @ from each of many ``://:`` anew.
+    """
+    shown: list[str] = []
+    done = begin = 0
+    while user := _USER.search(text, begin):
+        space = _SPACE.search(text, user.end())
+        begin = space.start() if space else len(text)
+        last = text.rfind("@", user.end() + 1, begin)
+        if last >= 0:
+            shown += text[done : user.end()], MASK
+            done = last
+    return "".join([*shown, text[done:]])
 
 
 def _said_by(error: BaseException) -> str:

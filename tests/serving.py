@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -31,12 +32,22 @@ LISTENING = re.compile(r"Uvicorn running on http://127\.0\.0\.1:(\d+)")
 
 
 class Served:
-    """Serves the adapters of `config`; `env` is added to this process's own environment, `options` to the command."""
+    """Serves the adapters of `config`; `env` is added to this process's own environment, `options` to the command.
+
+    `open_files` is how many files and sockets it may have open, where that is to be few.
+    """
 
     def __init__(
-        self, folder: Path, database_url: str, config: str, env: Mapping[str, str] = {}, options: Sequence[str] = ()
+        self,
+        folder: Path,
+        database_url: str,
+        config: str,
+        env: Mapping[str, str] = {},
+        options: Sequence[str] = (),
+        open_files: int | None = None,
     ) -> None:
         self._options = options
+        self._open_files = open_files
         self.database_url = database_url
         self._folder = folder
         self._config = config
@@ -85,7 +96,11 @@ class Served:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                preexec_fn=None if self._open_files is None else self._limit_files,
             )
+
+    def _limit_files(self) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self._open_files or 0,) * 2)
 
     def wait_ready(self, *, within: float = 60) -> None:
         """Returns when it has said where it listens."""

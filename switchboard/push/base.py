@@ -9,14 +9,14 @@ import hmac
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from ..adapter import Adapter, AdapterOptions, Duration, Size
-from ..errors import MessageInvalid, SignatureInvalid
+from ..errors import MessageInvalid, SignatureInvalid, SignatureMismatch
 from ..model import Delivery
 from ..normalize.storable import NotJson, NumberText, read_json
 from ..redact import MASK
@@ -181,6 +181,18 @@ class PushAdapter(Adapter):
         Raises ``SignatureInvalid`` for every other, and says why without showing what was sent.
         """
 
+    def check_head(self, request: Request) -> None:
+        """``SignatureInvalid`` where no body could make the request its sender's: by its headers and query alone.
+
+        A token decides there; of a signature it is that it is there, once, and its time. ``request`` has no body yet.
+        """
+        try:
+            self.verify(replace(request, body=b""))
+        except SignatureMismatch:
+            # The one thing that a body can mend, where it is signed.
+            if self.trust_mode != "signed":
+                raise
+
     def answer(self, delivery: Delivery) -> str | None:
         """What its sender wants to hear instead of a todo being made; None where it is a todo."""
         return None
@@ -245,7 +257,7 @@ def _text(value: bytes) -> str:
 def matching(secrets: Sequence[SecretStr], given: Sequence[bytes], expected: Callable[[bytes], bytes]) -> str:
     """Which secret makes one of the ``given``, as ``secret 1 of 2``; ``expected`` is what a secret makes.
 
-    Every one is compared with every other, in constant time. Raises ``SignatureInvalid`` where none does.
+    Every one is compared with every other, in constant time. Raises ``SignatureMismatch`` where none does.
     """
     found = 0
     for position, secret in enumerate(secrets, start=1):
@@ -257,7 +269,7 @@ def matching(secrets: Sequence[SecretStr], given: Sequence[bytes], expected: Cal
             if hmac.compare_digest(candidate, wanted):
                 found = position
     if not found:
-        raise SignatureInvalid("it does not match")
+        raise SignatureMismatch("it does not match")
     return f"{found} of {len(secrets)}"
 
 

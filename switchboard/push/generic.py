@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from ..adapter import Size
+from ..errors import MessageInvalid, SignatureInvalid
 from ..model import Delivery
 from .base import MOST_HELD, PushAdapter, Request, Secrets, TimedOptions, TokenOptions
 from .standard_webhooks import check_signature, secret_bytes
@@ -72,5 +73,9 @@ class Generic(PushAdapter):
             message_id, detail = check_signature(request, self.secrets, self._options.tolerance)
             return self._delivery(request, message_id, detail, vouched_id=True)
         detail = OPEN if self.trust_mode == "open" else check_token(request, self.secrets)
-        native_id = request.id_header("webhook-id") or request.id_header("x-delivery-id")
+        try:
+            native_id = request.id_header("webhook-id") or request.id_header("x-delivery-id")
+        except SignatureInvalid as error:
+            # Whoever has the token is told what is wrong: nothing is signed here.
+            raise MessageInvalid(str(error)) from None
         return self._delivery(request, native_id, detail)

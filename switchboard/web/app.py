@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,7 +35,7 @@ def create_app(service: Service | None = None) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        await service.ready()
+        await asyncio.to_thread(service.open)
         try:
             yield
         finally:
@@ -45,11 +46,11 @@ def create_app(service: Service | None = None) -> Starlette:
             Route("/livez", livez),
             Route("/readyz", readyz(service)),
             Route("/webhooks/{adapter}", webhooks(service), methods=["POST"]),
-            Route("/v1/queues/{queue}/todos", todos(service), methods=["POST"]),
+            Route("/v1/queues/{queue:path}/todos", todos(service), methods=["POST"]),
         ],
         lifespan=lifespan,
         middleware=[Middleware(Seal)],
-        exception_handlers={HTTPException: _say_no, Gone: _nobody, SwitchboardError: _cannot_serve},
+        exception_handlers={HTTPException: _say_no, Gone: _answer_nobody, SwitchboardError: _cannot_serve},
     )
 
 
@@ -66,6 +67,6 @@ async def _cannot_serve(request: Request, error: Exception) -> Response:
     return await _say_no(request, come_again("it cannot serve yet"))
 
 
-async def _nobody(_request: Request, _error: Exception) -> Response:
+async def _answer_nobody(_request: Request, _error: Exception) -> Response:
     # Nobody reads it; the server wants an answer all the same.
     return Response(status_code=400)

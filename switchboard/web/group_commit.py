@@ -1,4 +1,7 @@
-"""Deliveries of one adapter that wait at the same time are stored in one transaction; each waits for its commit."""
+"""Deliveries of one adapter that wait at the same time are stored in one transaction; each waits for its commit.
+
+A group that fails is stored once more, each by itself: one whose key somebody has locked fails alone.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,19 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from ..errors import Conflict
+from ..backoff import Outage
+from ..errors import Conflict, LedgerUnavailable
 from ..ingest import bury, idempotency_key, report, store
 from ..ledger import Connection, Ledger, adapter_enabled, savepoint
 from ..model import Delivery, Route, Stored
 from ..normalize import Normalizer
+from .away import is_away
+from .limits import STATEMENT_TIMEOUT
 
-#: How long a statement may take: the sender waits, and GitHub gives up after ten seconds.
-STATEMENT_TIMEOUT = timedelta(seconds=8)
+#: How long a statement of several deliveries may take, and each alone after it: together what one may take.
+TOGETHER_TIMEOUT = STATEMENT_TIMEOUT / 2
 
 #: Deliveries in one transaction, and bytes of their bodies, at most; one larger delivery is alone.
 MAX_GROUP, MAX_GROUP_BYTES = 100, 16 * 1024**2
@@ -29,6 +35,9 @@ ENABLED_INTERVAL = 1.0
 
 #: What became of a delivery: a todo of its own, one that was there already, or a dead letter.
 Kept = Literal["created", "duplicate", "dead letter"]
+
+#: A delivery, and who waits to hear of it.
+_Waiting: TypeAlias = tuple[Delivery, "asyncio.Future[Kept]"]
 
 
 class _Mixed(Exception):
@@ -46,13 +55,17 @@ class _Part:
 class GroupCommit:
     """The way into the ledger of one adapter's deliveries; used by the thread of the event loop."""
 
-    def __init__(self, ledger: Ledger, route: Route, normalizer: Normalizer, executor: Executor) -> None:
+    def __init__(
+        self, ledger: Ledger, route: Route, normalizer: Normalizer, executor: Executor, outage: Outage
+    ) -> None:
         self._ledger = ledger
         self._route = route
         self._normalizer = normalizer
         self._executor = executor
-        self._waiting: list[tuple[Delivery, asyncio.Future[Kept]]] = []
+        self._outage = outage
+        self._waiting: list[_Waiting] = []
         self._task: asyncio.Task[None] | None = None
+        self._alone: set[asyncio.Task[None]] = set()
         self._enabled_until = 0.0
 
     async def store(self, delivery: Delivery) -> Kept:
@@ -69,26 +82,47 @@ class GroupCommit:
     async def _run(self) -> None:
         try:
             while self._waiting:
-                await self._run_group(self._take())
+                group = self._take()
+                if len(group) == 1:
+                    await self._run_group(group, STATEMENT_TIMEOUT)
+                elif not await self._run_group(group, TOGETHER_TIMEOUT, again=True):
+                    # The next group does not wait for them.
+                    for one in group:
+                        task = asyncio.create_task(self._run_alone(one))
+                        self._alone.add(task)
+                        task.add_done_callback(self._alone.discard)
         finally:
             self._task = None
 
-    async def _run_group(self, group: Sequence[tuple[Delivery, asyncio.Future[Kept]]]) -> None:
+    async def _run_alone(self, one: _Waiting) -> None:
+        await self._run_group([one], TOGETHER_TIMEOUT)
+
+    async def _run_group(self, group: Sequence[_Waiting], statement_timeout: timedelta, *, again: bool = False) -> bool:
+        """Tells each what became of it; false where nobody was told, as they may fare better ``again``, each alone."""
         deliveries = [delivery for delivery, _ in group]
         try:
             loop = asyncio.get_running_loop()
-            outcome: Sequence[Kept] = await loop.run_in_executor(self._executor, self._store, deliveries)
+            outcome: Sequence[Kept] = await loop.run_in_executor(
+                self._executor, self._store, deliveries, statement_timeout
+            )
         except Exception as error:  # noqa: BLE001 - each of them is told, and raises it
+            if isinstance(error, LedgerUnavailable):
+                if is_away(error):
+                    self._outage.failed(error)
+                elif again:
+                    return False
             for _, kept in group:
                 # Done: whoever waited for it has gone.
                 if not kept.done():
                     kept.set_exception(error)
         else:
+            self._outage.over()
             for (_, kept), one in zip(group, outcome, strict=True):
                 if not kept.done():
                     kept.set_result(one)
+        return True
 
-    def _take(self) -> list[tuple[Delivery, asyncio.Future[Kept]]]:
+    def _take(self) -> list[_Waiting]:
         size = count = 0
         for delivery, _ in self._waiting[:MAX_GROUP]:
             size += len(delivery.body)
@@ -98,9 +132,9 @@ class GroupCommit:
         group, self._waiting = self._waiting[:count], self._waiting[count:]
         return group
 
-    def _store(self, deliveries: Sequence[Delivery]) -> list[Kept]:
+    def _store(self, deliveries: Sequence[Delivery], timeout: timedelta = STATEMENT_TIMEOUT) -> list[Kept]:
         doing = f"store from adapter {self._route.adapter}"
-        with self._ledger.transaction(timeout=STATEMENT_TIMEOUT, doing=doing) as transaction:
+        with self._ledger.transaction(timeout=timeout, doing=doing) as transaction:
             self._check_enabled(transaction.connection)
             parts = self._put(transaction.connection, deliveries)
             for part in parts:

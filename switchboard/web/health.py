@@ -60,7 +60,7 @@ async def _ask(service: Service) -> None:
         logger.error("web: %s", safe_text(str(error)))
         return
     try:
-        await service.call(service.ledger.probe)
+        await service.in_thread(service.ledger.probe)
     except LedgerError as error:
         service.outage.failed(error)
     else:

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+import ipaddress
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 
 from starlette.exceptions import HTTPException
 from starlette.types import Receive
 
+from ..push.base import MOST_HELD
+
+#: How long a statement may take: the sender waits, and GitHub gives up after ten seconds.
+STATEMENT_TIMEOUT = timedelta(seconds=8)
+
 #: Seconds after which whoever is told to come again may.
 RETRY_AFTER = 5
 
-#: Bytes of bodies held at once, by all requests together.
-MAX_HELD = 256 * 1024**2
+#: Bytes from which on a body is verified in a thread, and shaped when no other such is: its JSON may take 60 times as
+#: much memory as itself.
+LONG_BODY = 256 * 1024
+
+#: Requests whose bodies are on their way, at most, and those of one address: nobody is verified yet.
+MAX_BEING_READ, MAX_BEING_READ_OF_ONE = 1000, 100
 
 
 class Gone(Exception):
@@ -33,69 +44,99 @@ class Limits:
         self._max_in_progress = max_in_progress
         self._read_seconds = read_timeout.total_seconds()
         self._in_progress = 0
+        self._being_read: Counter[str] = Counter()
         self._held = 0
 
-    @contextmanager
-    def admitted(self) -> Iterator[Admission]:
-        """Counts a request while it is worked on; 503 where there are too many already."""
-        if self._in_progress >= self._max_in_progress:
-            raise come_again("too many requests in progress")
-        self._in_progress += 1
-        admission = Admission(self)
-        try:
-            yield admission
-        finally:
-            self._in_progress -= 1
-            self._held -= admission.held
-
-    def hold(self, size: int) -> None:
-        """Counts bytes that are held; 503 where they are too many."""
-        if self._held + size > MAX_HELD:
-            raise come_again("too many bytes in progress")
-        self._held += size
-
-    @property
-    def read_seconds(self) -> float:
-        """How long a body may take."""
-        return self._read_seconds
-
-
-class Admission:
-    """One request's part of what is in progress."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        #: Bytes of its body that are held.
-        self.held = 0
-
-    async def body(self, receive: Receive, headers: dict[bytes, bytes], max_body: int) -> bytes:
-        """The request's whole body, counted while it comes.
+    @asynccontextmanager
+    async def body(
+        self, receive: Receive, headers: dict[bytes, bytes], max_body: int, source_ip: str | None
+    ) -> AsyncIterator[bytes]:
+        """The request's whole body, counted while it comes; what is inside is in progress.
 
         413 where it is longer than ``max_body``, 408 where it takes too long, 415 where it is compressed: a signature
-        is of the bytes as sent, and none of the known senders compresses. ``Gone`` where the sender hangs up.
+        is of the bytes as sent, and none of the known senders compresses. 503 where there are too many requests, or
+        too many bytes. ``Gone`` where the sender hangs up.
         """
         if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"", b"identity"):
             raise HTTPException(415, "compressed bodies are not taken")
         declared = headers.get(b"content-length", b"")
         if declared.isdigit() and int(declared[:20]) > max_body:
             raise _too_large(max_body)
+        with self._holding() as hold:
+            body = await self._read(receive, max_body, _network(source_ip), hold)
+            with self._working():
+                yield body
+
+    async def _read(self, receive: Receive, max_body: int, source: str, hold: Callable[[int], None]) -> bytes:
         parts: list[bytes] = []
+        size, more = 0, True
         try:
-            async with asyncio.timeout(self._limits.read_seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise Gone
-                    part = message.get("body", b"")
-                    if self.held + len(part) > max_body:
-                        raise _too_large(max_body)
-                    self._limits.hold(len(part))
-                    self.held += len(part)
-                    parts.append(part)
-                    if not message.get("more_body", False):
-                        return b"".join(parts)
+            with self._reading(source):
+                async with asyncio.timeout(self._read_seconds):
+                    while more:
+                        part, more = await _part(receive)
+                        size += len(part)
+                        if size > max_body:
+                            raise _too_large(max_body)
+                        hold(len(part))
+                        parts.append(part)
         except TimeoutError:
             raise HTTPException(408, "the body took too long", {"Connection": "close"}) from None
+        return b"".join(parts)
+
+    @contextmanager
+    def _holding(self) -> Iterator[Callable[[int], None]]:
+        """Bytes that are held, by all together, until what is inside has ended."""
+        held = 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            if self._held + size > MOST_HELD:
+                raise come_again("too many bytes in progress")
+            self._held += size
+            held += size
+
+        try:
+            yield hold
+        finally:
+            self._held -= held
+
+    @contextmanager
+    def _reading(self, source: str) -> Iterator[None]:
+        if self._being_read[source] >= MAX_BEING_READ_OF_ONE or self._being_read.total() >= MAX_BEING_READ:
+            raise come_again("too many requests are being read")
+        self._being_read[source] += 1
+        try:
+            yield
+        finally:
+            self._being_read[source] -= 1
+            if not self._being_read[source]:
+                del self._being_read[source]
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        if self._in_progress >= self._max_in_progress:
+            raise come_again("too many requests in progress")
+        self._in_progress += 1
+        try:
+            yield
+        finally:
+            self._in_progress -= 1
+
+
+async def _part(receive: Receive) -> tuple[bytes, bool]:
+    """The next bytes of a body, and whether more are to come."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise Gone
+    return message.get("body", b""), message.get("more_body", False)
+
+
+def _network(source_ip: str | None) -> str:
+    """Who counts as one: an address, or the /64 of it that one host of IPv6 has to choose from."""
+    if source_ip is None or ":" not in source_ip:
+        return source_ip or ""
+    return str(ipaddress.ip_network((source_ip, 64), strict=False))
 
 
 def _too_large(max_body: int) -> HTTPException:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..redact import redact_headers
+from ..redact import MASK, redact_headers
 
 _KEY = "switchboard.sealed"
+_MASK = MASK.encode("latin-1")
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -33,8 +34,8 @@ class Seal:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Seals an HTTP request and passes it on, in the same scope: whoever logs it later has that one."""
-        if scope["type"] == "http":
+        """Seals what has headers and passes it on, in the same scope: whoever logs it later has that one."""
+        if "headers" in scope:
             scope[_KEY] = Sealed(tuple(scope["headers"]), scope["query_string"])
             scope["query_string"] = b""
             scope["headers"] = [_shown(name, value) for name, value in scope["headers"]]
@@ -80,5 +81,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _shown(name: bytes, value: bytes) -> tuple[bytes, bytes]:
-    [shown] = redact_headers({name.decode("latin-1"): value.decode("latin-1")}).values()
-    return name, shown.encode("latin-1")
+    text = value.decode("latin-1")
+    [shown] = redact_headers({name.decode("latin-1"): text}).values()
+    # All of a value that holds one: nothing needs the rest.
+    return name, value if shown == text else _MASK

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
+import unicodedata
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ..errors import CredentialInvalid, LedgerError, LedgerUnavailable, MessageInvalid
 from ..ledger import EndpointRow, RawJson, authenticate_endpoint, create_todo
+from ..ledger.credentials import digest_of, refusal
 from ..model import TodoRow
 from ..normalize.storable import NotJson, NumberText, read_json
 from ..redact import safe_text
-from .group_commit import STATEMENT_TIMEOUT
-from .limits import come_again
-from .sealed import sealed
+from .away import is_away
+from .limits import STATEMENT_TIMEOUT, come_again
+from .sealed import sealed, source_ip
 from .service import Service
 
 logger = logging.getLogger(__name__)
@@ -29,22 +31,31 @@ MAX_BODY = 1024**2
 
 _SCHEME = b"bearer "
 
-#: Text of one line: PostgreSQL takes no NUL, and people read these.
-_Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=200)]
+#: Not printable to Python, and in names that people write: they join the parts of a letter or an emoji.
+_JOINERS = "\u200c\u200d"
+
+
+def _printable(text: str) -> str:
+    """Text of one line that shows all it holds; a space of any width may be in it, and not be all of it."""
+    shown = (one.isprintable() or one in _JOINERS or unicodedata.category(one) == "Zs" for one in text)
+    if not text.strip() or not all(shown):
+        raise ValueError("expected printable text of one line")
+    return text
+
+
+_OneLine = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
 
 
 class NewTodo(BaseModel):
-    """What a request for a todo says."""
+    """What a request for a todo says, but for its payload."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    title: _Line
-    #: Any JSON; numbers keep the form they were written in.
-    payload: Any = None
-    kind: _Line = ""
+    title: _OneLine
+    kind: _OneLine = ""
     #: Unique among the live todos that this endpoint made in this queue.
-    idempotency_key: _Line | None = None
-    assignee: _Line | None = None
+    idempotency_key: _OneLine | None = None
+    assignee: _OneLine | None = None
     max_attempts: int = Field(default=5, ge=1, le=1000)
 
 
@@ -57,24 +68,36 @@ def todos(service: Service) -> Callable[[Request], Awaitable[Response]]:
         if service.outage.wait_seconds:
             raise come_again("the ledger is away")
         was = sealed(http.scope)
-        credential = _credential(was.headers)
-        with service.limits.admitted() as admission:
-            body = await admission.body(http.receive, dict(was.headers), MAX_BODY)
-            try:
-                todo, created = await service.call(lambda: _create(service, queue, credential, body))
-            except CredentialInvalid:
-                raise _unauthorized() from None
-            except LedgerUnavailable as error:
+        ip = source_ip(http.scope, was.headers, service.trusted_proxies)
+        try:
+            credential = _credential(was.headers)
+            async with service.limits.body(http.receive, dict(was.headers), MAX_BODY, ip) as body:
+                todo, created = await service.in_thread(lambda: _create(service, queue, credential, body))
+        except CredentialInvalid as error:
+            logger.warning("todo refused, 401, from %s: %s", ip, error)
+            raise HTTPException(401, str(error), {"WWW-Authenticate": "Bearer"}) from None
+        except _NotAllowed as error:
+            logger.warning("todo refused, 403, from %s: %s", ip, error)
+            raise HTTPException(403, "this endpoint may not make todos in this queue") from None
+        except LedgerUnavailable as error:
+            if is_away(error):
                 service.outage.failed(error)
                 raise come_again("the ledger is away") from None
-            except LedgerError as error:
-                logger.error("todo for queue %s refused: %s", safe_text(queue, 200), safe_text(error))
-                raise come_again("the ledger refuses it") from None
-            service.outage.over()
+            logger.warning("todo refused, 503, from %s: %s", ip, safe_text(error))
+            raise come_again("the ledger cannot store it now") from None
+        except LedgerError as error:
+            # It answered, and it is these values that it cannot hold: the same would be refused again.
+            logger.warning("todo refused, 422, from %s: %s", ip, safe_text(error))
+            raise HTTPException(422, "the ledger cannot hold these values") from None
+        service.outage.over()
         content = {"created": int(created), "id": todo.id, "queue": todo.queue, "state": todo.state}
         return JSONResponse(content, 201 if created else 200)
 
     return create
+
+
+class _NotAllowed(Exception):
+    """Which endpoint asked for which queue, for the log."""
 
 
 def _create(service: Service, queue: str, credential: str, body: bytes) -> tuple[TodoRow, bool]:
@@ -82,13 +105,9 @@ def _create(service: Service, queue: str, credential: str, body: bytes) -> tuple
     with service.ledger.transaction(timeout=STATEMENT_TIMEOUT, doing="create todo") as transaction:
         endpoint = authenticate_endpoint(transaction.connection, credential)
         if not endpoint.may(queue, "create"):
-            logger.warning(
-                "endpoint %d of agent %s may not make todos in queue %s",
-                endpoint.id,
-                endpoint.agent,
-                safe_text(queue, 200),
-            )
-            raise HTTPException(403, "this endpoint may not make todos in this queue")
+            # As repr: a queue's name is the sender's, line ends and all.
+            asked = safe_text(repr(queue), 200)
+            raise _NotAllowed(f"endpoint {endpoint.id} of agent {endpoint.agent} may not make todos in queue {asked}")
         todo, payload = _read(body)
         return create_todo(
             transaction.connection,
@@ -110,17 +129,27 @@ def _own_key(endpoint: EndpointRow, key: str | None) -> str | None:
 
 def _read(body: bytes) -> tuple[NewTodo, RawJson]:
     try:
-        todo = NewTodo.model_validate_json(body)
         document = read_json(body.decode("utf-8"))
-    except ValidationError as error:
-        problems = [f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in error.errors()]
-        raise HTTPException(422, "; ".join(problems)) from None
     except (NotJson, UnicodeDecodeError):
         raise HTTPException(422, "body: expected JSON in UTF-8") from None
     except MessageInvalid as error:
         raise HTTPException(422, f"payload: {error}") from None
-    payload = document.get("payload") if isinstance(document, dict) else None
+    if not isinstance(document, dict):
+        raise HTTPException(422, "body: expected a JSON object")
+    payload = document.pop("payload", None)
+    try:
+        todo = NewTodo.model_validate({name: _number(value) for name, value in document.items()})
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in error.errors()]
+        raise HTTPException(422, "; ".join(problems)) from None
     return todo, RawJson(_written(payload))
+
+
+def _number(value: object) -> object:
+    """A number as one, so that it is not taken for text."""
+    if not isinstance(value, NumberText):
+        return value
+    return int(value) if len(value) < 20 and value.lstrip("-").isdigit() else float(value)
 
 
 def _written(value: object) -> str:
@@ -135,12 +164,11 @@ def _written(value: object) -> str:
 
 
 def _credential(headers: Sequence[tuple[bytes, bytes]]) -> str:
+    """The one credential that is shown; ``CredentialInvalid`` where there is none, or what could not be one."""
     found = [value for name, value in headers if name == b"authorization"]
     if len(found) != 1 or not found[0].isascii() or found[0][: len(_SCHEME)].lower() != _SCHEME:
-        raise _unauthorized()
-    return found[0][len(_SCHEME) :].strip().decode("ascii")
-
-
-def _unauthorized() -> HTTPException:
-    logger.warning("todo refused, 401: no endpoint in force has the credential, or there is none")
-    return HTTPException(401, "no endpoint in force has this credential", {"WWW-Authenticate": "Bearer"})
+        raise refusal("endpoint")
+    credential = found[0][len(_SCHEME) :].strip().decode("ascii")
+    # Only for its form, before the body is read.
+    digest_of("endpoint", credential)
+    return credential

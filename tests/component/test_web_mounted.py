@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,41 @@ def test_while_it_cannot_be_opened_it_says_to_come_again(
     assert answer.status_code == 503
     assert answer.headers["Retry-After"]
     assert "db: " in caplog.text
+
+
+def test_what_keeps_it_from_opening_is_not_tried_with_every_request(
+    configured: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "")
+    team = Starlette(routes=[Mount("/hooks", create_app())])
+    answers = asyncio.run(post(team, *["/hooks/webhooks/repos"] * 20))
+    # And in another loop, as a team's tests have one each.
+    answers += asyncio.run(post(team, "/hooks/webhooks/repos"))
+    assert {answer.status_code for answer in answers} == {503}
+    assert caplog.text.count("db: ") == 1
+
+
+def test_a_database_that_says_nothing_keeps_nobody_but_the_first_waiting(
+    configured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("DATABASE_URL", f"postgresql://x@127.0.0.1:{silent.getsockname()[1]}/x")
+        service = Service()
+        team = Starlette(routes=[Mount("/hooks", create_app(service))])
+
+        async def requests() -> tuple[int, list[int]]:
+            each = [asyncio.create_task(post(team, "/hooks/webhooks/repos")) for _ in range(40)]
+            done: set[asyncio.Task[list[httpx.Response]]] = set()
+            while len(done) < 39:
+                done, _ = await asyncio.wait(each, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.sleep(0)
+            # The team's own threads are free meanwhile.
+            await asyncio.to_thread(lambda: None)
+            waiting = sum(not task.done() for task in each)
+            return waiting, [answer.status_code for [answer] in await asyncio.gather(*each)]
+
+        waiting, statuses = asyncio.run(requests())
+    assert (waiting, set(statuses)) == (1, {503})
 
 
 def test_importing_it_reads_no_configuration() -> None:

@@ -1,6 +1,7 @@
 """Todos over HTTP: what an endpoint's credential lets its agent do, and nothing beyond it."""
 
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -8,6 +9,7 @@ import httpx
 import pytest
 from servers import Service, fresh_database
 from serving import Served
+from waiting import eventually
 
 from switchboard.ledger import (
     EndpointRow,
@@ -43,7 +45,7 @@ def endpoint(ledger: Ledger, served: Served, request: pytest.FixtureRequest) -> 
         human = add_human(connection, email=f"{abs(hash(request.node.nodeid))}@example.com")
         agent = add_agent(connection, owner_id=human.id, name="ci")
         return vend_endpoint(
-            connection, agent_id=agent.id, name="deploys", queues=["deploys", "dépôt"], verbs=["create"]
+            connection, agent_id=agent.id, name="deploys", queues=["deploys", "dépôt", "a/b"], verbs=["create"]
         )
 
 
@@ -90,6 +92,19 @@ def test_a_title_is_enough_and_a_queue_may_have_any_name(served: Served, endpoin
     made = post(served, endpoint[1], {"title": "Schön"}, "/v1/queues/d%C3%A9p%C3%B4t/todos")
     assert made.status_code == 201
     assert served.rows("SELECT queue, payload FROM todos WHERE id = %s", made.json()["id"]) == [("dépôt", None)]
+
+
+def test_a_queue_may_have_a_slash(served: Served, endpoint: tuple[EndpointRow, str]) -> None:
+    for url in ("/v1/queues/a%2Fb/todos", "/v1/queues/a/b/todos"):
+        made = post(served, endpoint[1], {"title": "t"}, url)
+        assert (made.status_code, made.json()["queue"]) == (201, "a/b")
+
+
+@pytest.mark.parametrize("title", ["Schön", "a\u00a0b", "全角\u3000空白", "\U0001f469\u200d\U0001f680 lift-off"])
+def test_a_title_of_any_script_is_taken_as_it_is(served: Served, endpoint: tuple[EndpointRow, str], title: str) -> None:
+    made = post(served, endpoint[1], {"title": title})
+    assert made.status_code == 201
+    assert served.value("SELECT title FROM todos WHERE id = %s", made.json()["id"]) == title
 
 
 def test_numbers_and_text_of_a_payload_stay_what_they_were(served: Served, endpoint: tuple[EndpointRow, str]) -> None:
@@ -170,6 +185,16 @@ def test_what_was_taken_back_is_refused_at_once(
         ({"title": ""}, "title"),
         ({"title": 7}, "title"),
         ({"title": "a\nb"}, "title"),
+        ({"title": "   "}, "title"),
+        ({"title": "\u009b31m"}, "title"),
+        ({"title": "evil\u202e"}, "title"),
+        ({"title": "a\u2028b"}, "title"),
+        ({"title": "\ud800"}, "title"),
+        ({"title": "x" * 201}, "title"),
+        ({"title": ["t"]}, "title"),
+        ({"title": "t", "max_attempts": 1.5}, "max_attempts"),
+        (b'{"title": "t", "max_attempts": 1e999}', "max_attempts"),
+        (b'{"title": "t", "max_attempts": 1' + b"0" * 5000 + b"}", "max_attempts"),
         ({"title": "t", "idempotency_key": "a\u0000"}, "idempotency_key"),
         ({"title": "t", "max_attempts": 0}, "max_attempts"),
         ({"title": "t", "max_attempts": "5"}, "max_attempts"),
@@ -196,6 +221,33 @@ def test_what_is_wrong_with_a_todo_is_named(
 def test_a_stranger_learns_nothing_of_what_would_be_wrong(served: Served) -> None:
     for url in (URL, "/v1/queues/none/todos"):
         assert post(served, "swb_" + "0" * 43, b"not json", url).status_code == 401
+
+
+def test_what_the_ledger_cannot_hold_is_not_to_come_again(served: Served, endpoint: tuple[EndpointRow, str]) -> None:
+    served.rows("ALTER TABLE todos ADD CONSTRAINT no_cursed CHECK (title <> 'cursed')")
+    try:
+        assert post(served, endpoint[1], {"title": "cursed"}).status_code == 422
+    finally:
+        served.rows("ALTER TABLE todos DROP CONSTRAINT no_cursed")
+    assert post(served, endpoint[1], {"title": "cursed"}).status_code == 201
+
+
+@pytest.mark.parametrize("shown", ["", "Authorization: Bearer x\r\n", f"Authorization: Bearer swbs_{'a' * 43}\r\n"])
+def test_what_could_be_no_credential_is_refused_before_the_body(served: Served, shown: str) -> None:
+    with closing(socket.create_connection(("127.0.0.1", served.port), 60)) as sender:
+        sender.sendall(f"POST {URL} HTTP/1.1\r\nHost: x\r\n{shown}Content-Length: 1000\r\n\r\n{{".encode())
+        assert sender.recv(4096).startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize("path", ["/v1/queues/{}/todos", "/webhooks/{}"])
+def test_no_part_of_a_path_makes_a_line_of_the_log_or_moves_a_terminal(
+    served: Served, endpoint: tuple[EndpointRow, str], path: str
+) -> None:
+    forged = "x%0d%0a[CRITICAL]%20forged%1b[31m%e2%80%a8forged%c2%9b"
+    assert post(served, endpoint[1], {"title": "t"}, path.format(forged)).status_code in (403, 404)
+    logged = eventually(lambda: [line for line in served.output.splitlines() if "forged" in line])
+    assert not [line for line in logged if line.startswith(("[CRITICAL]", "forged"))]
+    assert not {"\x1b", "\x9b", "\u2028"} & set(served.output)
 
 
 def test_a_body_beyond_the_limit_is_refused(served: Served, endpoint: tuple[EndpointRow, str]) -> None:

@@ -401,6 +401,27 @@ def test_a_token_is_taken_in_each_of_its_places(served: Served, way: str) -> Non
     assert event[2].startswith("token in ")
 
 
+@pytest.mark.parametrize("named", ["a b", "x" * 201, "", "caf\u00e9"])
+@pytest.mark.parametrize("header", ["Webhook-Id", "X-Delivery-Id"])
+def test_an_id_that_is_none_is_named_to_who_has_the_token(served: Served, header: str, named: str) -> None:
+    headers = [(b"x-webhook-token", TOKEN.encode()), (header.encode(), named.encode("latin-1"))]
+    with Untouched(served):
+        answer = served.post("/webhooks/builds", body(), headers)
+        stranger = served.post("/webhooks/builds", body(), headers[1:])
+    assert (answer.status_code, stranger.status_code) == (400, 403)
+    assert header.lower() in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/webhooks/builds?token=wrong", 403), ("/webhooks/standard", 401), ("/webhooks/slack", 401)]
+)
+def test_what_no_body_could_mend_is_refused_before_the_body(served: Served, path: str, status: int) -> None:
+    headers = "\r\n".join(f"{name}: {value}" for name, value in standard(b"", at=time.time() - 400).headers.items())
+    with closing(socket.create_connection(("127.0.0.1", served.port), 60)) as sender:
+        sender.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n{headers}\r\n\r\n{{".encode())
+        assert sender.recv(4096).startswith(b"HTTP/1.1 %d " % status)
+
+
 def test_no_such_adapter_no_such_path_and_no_such_method(served: Served) -> None:
     odd = [
         "none",
@@ -430,7 +451,7 @@ def test_an_adapter_without_its_secret_is_off_and_says_so(served: Served) -> Non
     assert answer.status_code == 503
     assert int(answer.headers["Retry-After"]) > 0
     assert served.output.count("adapter unset is OFF: its secret is not set") == 1
-    assert "webhook to adapter unset refused, 503: the adapter is off" in served.output
+    assert "webhook to adapter unset refused, 503, from 127.0.0.1: the adapter is off" in served.output
 
 
 def test_a_disabled_adapter_stores_nothing_until_it_may_again(served: Served) -> None:
@@ -497,7 +518,8 @@ def test_a_body_of_no_declared_length_is_counted_while_it_comes(served: Served) 
     assert taken.status_code == 202
     with closing(socket.create_connection(("127.0.0.1", served.port), 30)) as sender:
         # It never ends: the answer comes before the body does.
-        sender.sendall(b"POST /webhooks/builds HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        headers = f"X-Webhook-Token: {TOKEN}\r\nTransfer-Encoding: chunked"
+        sender.sendall(f"POST /webhooks/builds HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n".encode())
         for _ in range(MAX_BODY // 100 + 1):
             sender.sendall(b"64\r\n" + b" " * 100 + b"\r\n")
         assert sender.recv(4096).startswith(b"HTTP/1.1 413 ")
@@ -505,7 +527,8 @@ def test_a_body_of_no_declared_length_is_counted_while_it_comes(served: Served) 
 
 def test_an_endless_body_is_refused_before_any_of_it_is_read(served: Served) -> None:
     with closing(socket.create_connection(("127.0.0.1", served.port), 30)) as sender:
-        sender.sendall(b"POST /webhooks/github HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999\r\n\r\n")
+        headers = f"X-Hub-Signature-256: sha256={'0' * 64}\r\nContent-Length: 99999999999999"
+        sender.sendall(f"POST /webhooks/github HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n".encode())
         assert sender.recv(4096).startswith(b"HTTP/1.1 413 ")
 
 
@@ -518,7 +541,8 @@ def test_a_compressed_body_is_refused(served: Served, encoding: str) -> None:
 
 def test_a_sender_of_a_slow_body_is_cut(served: Served) -> None:
     with closing(socket.create_connection(("127.0.0.1", served.port), 60)) as sender:
-        sender.sendall(b"POST /webhooks/github HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        headers = f"X-Hub-Signature-256: sha256={'0' * 64}\r\nContent-Length: 10"
+        sender.sendall(f"POST /webhooks/github HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n{{".encode())
         answer = sender.recv(4096)
         assert answer.startswith(b"HTTP/1.1 408 ")
         while sender.recv(4096):

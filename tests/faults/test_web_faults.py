@@ -3,10 +3,11 @@
 import concurrent.futures
 import json
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -21,6 +22,8 @@ from switchboard.embedded import PostgresServer
 CONFIG = """
 [web]
 max_in_progress = 20
+read_timeout = "60s"
+trusted_proxies = ["127.0.0.1"]
 
 [adapters.repos]
 type = "github"
@@ -140,6 +143,71 @@ def test_a_flood_takes_no_more_connections_than_its_own(served: Served) -> None:
     assert stored >= statuses.count(202) > 0
 
 
+def begin(served: Served, *headers: str) -> socket.socket:
+    """A request whose body never ends."""
+    sender = socket.create_connection(("127.0.0.1", served.port), 60)
+    lines = ["POST /webhooks/repos HTTP/1.1", "Host: x", "Content-Length: 1000", *headers, "", "x"]
+    sender.sendall("\r\n".join(lines).encode())
+    return sender
+
+
+def test_who_signs_nothing_is_refused_before_the_body_and_takes_nobodys_place(served: Served) -> None:
+    with ExitStack() as senders:
+        held = [senders.enter_context(closing(begin(served))) for _ in range(60)]
+        assert served.send("repos", deliveries(1)[0]).status_code == 202
+        assert {sender.recv(4096)[:13] for sender in held} == {b"HTTP/1.1 401 "}
+
+
+def test_bodies_that_never_end_take_only_the_places_of_their_own_address(served: Served) -> None:
+    forged, flooder = "X-Hub-Signature-256: sha256=" + "0" * 64, "X-Forwarded-For: 203.0.113.9"
+    mine, others = deliveries(2)
+    with ExitStack() as senders:
+        for _ in range(110):
+            senders.enter_context(closing(begin(served, forged, flooder)))
+        from_there = mine.having("X-Forwarded-For", "203.0.113.9")
+        eventually(lambda: served.send("repos", from_there).status_code == 503, within=60)
+        assert served.send("repos", others.having("X-Forwarded-For", "198.51.100.7")).status_code == 202
+    eventually(lambda: served.send("repos", from_there).status_code == 202, within=60)
+
+
+def test_idle_connections_beyond_the_limit_make_room_for_a_delivery(
+    own_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    secret = {"GITHUB_SECRET": GITHUB_SECRET}
+    with Served(tmp_path, own_postgres.url, CONFIG, secret, open_files=128) as served, ExitStack() as senders:
+        for _ in range(300):
+            senders.enter_context(closing(socket.create_connection(("127.0.0.1", served.port), 60)))
+        sent = deliveries(5)
+        assert [served.send("repos", each).status_code for each in sent] == [202] * len(sent)
+        assert "Traceback" not in served.output
+        assert "out of system resource" not in served.output
+        assert served.output.count("as many as there may be") == 1
+
+
+def test_a_key_that_somebody_has_locked_fails_alone(served: Served) -> None:
+    first, held, *neighbours = deliveries(8)
+    with (
+        psycopg.connect(served.database_url) as connection,
+        concurrent.futures.ThreadPoolExecutor(len(neighbours) + 2) as pool,
+    ):
+        # Given a key that a transaction has written and not committed, and deliveries that wait together
+        connection.execute(
+            "INSERT INTO events (source, family, event_type, external_id, trust_mode, verified, payload, payload_size)"
+            " VALUES ('repos', 'webhook', 'push', 'github:repos:delivery-1', 'signed', true, 'x', 1)"
+        )
+        with connection.transaction(force_rollback=True):
+            connection.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
+            before = in_progress(served, [first], pool)
+            eventually(lambda: waits_for_lock(served), within=60)
+            answers = in_progress(served, [held, *neighbours], pool)
+            eventually(lambda: served.established() >= len(answers) + 1, within=60)
+        # Then all but the one with that key are stored, and nobody else was refused for it
+        assert [answer.result().status_code for answer in before + answers] == [202, 503] + [202] * len(neighbours)
+        connection.rollback()
+    assert "the ledger is unavailable" not in served.output
+    assert send_until_taken(served, held) == [202]
+
+
 def test_a_stop_answers_what_is_in_progress_and_ends_well(served: Served) -> None:
     sent = deliveries(10)
     with concurrent.futures.ThreadPoolExecutor(len(sent)) as pool:
@@ -178,6 +246,7 @@ def test_it_is_started_again_where_it_was_killed_and_a_doubtful_delivery_is_stor
     [
         ("[adapters.a]\ntype = 'githup'\n", {}, "did you mean 'github'?"),
         ("[adapters.a]\ntype = 'github'\nqueue = 'q'\nsecret = 'literal'\n", {}, "a literal password"),
+        ("[adapters.a]\ntype = 'github'\nqueue = 'q'\nmax_body = '300MiB'\n", {}, "max_body"),
         ("[web]\nmax_in_progres = 1\n", {}, "did you mean 'max_in_progress'?"),
         ("", {"DATABASE_URL": ""}, "db: empty DATABASE_URL"),
         ("", {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/x"}, "db: connect: "),
@@ -195,3 +264,30 @@ def test_what_is_wrong_ends_it_with_one_line_and_status_1(
         assert said in line
     finally:
         served.kill()
+
+
+def test_long_bodies_are_parsed_one_at_a_time_whatever_their_adapters(
+    own_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    # Given a team's own function that notes when it begins and when it has ended
+    noted = tmp_path / "noted"
+    (tmp_path / "slowly.py").write_text(
+        "import time\n"
+        "from switchboard.model import Shape\n"
+        "def note(what):\n"
+        f"    with open({str(noted)!r}, 'a') as file: print(what, file=file, flush=True)\n"
+        "def normalize(delivery):\n"
+        "    note('begin'); time.sleep(0.5); note('end')\n"
+        "    return Shape(title='t', kind='', event_type='', payload=None)\n"
+    )
+    config = "".join(
+        f'[adapters.n{n}]\ntype = "generic"\ntrust = "open"\nqueue = "q"\nprovider = "slowly:normalize"\n'
+        for n in range(3)
+    )
+    long = json.dumps({"text": "x" * 300_000}).encode()
+    # When three adapters have a long body each
+    with Served(tmp_path, own_postgres.url, config) as served, concurrent.futures.ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(lambda n: served.post(f"/webhooks/n{n}", long), range(3)))
+    # Then no two were parsed at once
+    assert [answer.status_code for answer in answers] == [202] * 3
+    assert noted.read_text().split() == ["begin", "end"] * 3

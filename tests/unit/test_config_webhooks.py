@@ -9,7 +9,7 @@ import pytest
 from switchboard import ConfigError
 from switchboard.config import WebOptions, read_adapters, read_web, read_webhooks
 from switchboard.push import SENDERS, PushAdapter
-from switchboard.web.limits import MAX_HELD
+from switchboard.push.base import MOST_HELD
 
 SECRET = "hunter2-swordfish"
 
@@ -101,8 +101,8 @@ def test_a_literal_secret_is_refused_without_showing_it(kind: str, literal: str)
         (table("github", "batch = 1"), "adapters.line: unknown key 'batch'"),
         (table("stripe", 'tolerance = "soon"'), "adapters.line.tolerance: expected a duration"),
         (table("github", 'max_body = "many"'), "adapters.line.max_body: expected a size"),
-        (table("github", f'max_body = "{MAX_HELD + 1}b"'), f"less than or equal to {MAX_HELD}"),
-        (table("generic", 'max_body = "1GiB"'), f"less than or equal to {MAX_HELD}"),
+        (table("github", f'max_body = "{MOST_HELD + 1}b"'), f"less than or equal to {MOST_HELD}"),
+        (table("generic", 'max_body = "1GiB"'), f"less than or equal to {MOST_HELD}"),
         (table("github", "secret = 7"), "adapters.line.secret"),
         (table("github", 'provider = "githup"'), "did you mean 'github'?"),
         (table("generic", 'trust = "opened"'), "adapters.line.trust"),
@@ -118,8 +118,8 @@ def test_what_is_wrong_names_its_key(text: str, said: str) -> None:
 
 @pytest.mark.parametrize("kind", SENDERS)
 def test_the_longest_body_is_what_the_web_can_hold(kind: str) -> None:
-    adapter = only(table(kind, f'{key_of(kind)} = "${{SET}}"', f'max_body = "{MAX_HELD}b"'))
-    assert adapter.options.max_body == MAX_HELD
+    adapter = only(table(kind, f'{key_of(kind)} = "${{SET}}"', f'max_body = "{MOST_HELD}b"'))
+    assert adapter.options.max_body == MOST_HELD
 
 
 @pytest.mark.parametrize("kind", SENDERS)

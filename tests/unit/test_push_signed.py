@@ -235,3 +235,12 @@ def test_slack_hears_its_challenge_and_nothing_else_is_answered() -> None:
     ):
         sent = slack(body)
         assert adapter.answer(adapter.verify(sent.request())) == answer
+
+
+@pytest.mark.parametrize("sender", SIGNED)
+def test_before_there_is_a_body_a_signature_is_asked_for_and_not_judged(sender: str) -> None:
+    sent = SIGNED[sender](b'{"id": "1", "event_id": "1"}')
+    sent.adapter().check_head(sent.request(body=b""))
+    for name in sent.proof:
+        with pytest.raises(SignatureInvalid):
+            sent.without(name).adapter().check_head(sent.without(name).request(body=b""))

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 from senders import TOKEN
 
-from switchboard import SignatureInvalid
+from switchboard import MessageInvalid, SignatureInvalid
 from switchboard.push import DockerHub, Generic, PushAdapter, Request
 from switchboard.push.token import MAX_FIELDS
 from switchboard.redact import redact_headers
@@ -169,7 +169,18 @@ def test_any_other_sender_may_give_an_id() -> None:
     assert adapter.verify(request((b"x-delivery-id", b"d1"), (b"webhook-id", b"m1"), query=query)).native_id == "m1"
     assert adapter.verify(request(query=query)).native_id is None
     for bad in (b"", b"a b", b"\xe9", b"x" * 201):
-        refused(adapter, request((b"webhook-id", bad), query=query))
+        # Whoever has the token is told what is wrong with the id.
+        with pytest.raises(MessageInvalid, match="webhook-id"):
+            adapter.verify(request((b"webhook-id", bad), query=query))
+
+
+@pytest.mark.parametrize("sender", [Generic, DockerHub])
+def test_a_token_decides_before_there_is_a_body(sender: Callable[..., PushAdapter]) -> None:
+    adapter = adapter_of(sender)
+    adapter.check_head(request(query=f"token={TOKEN}"))
+    for query in ("", "token=wrong"):
+        with pytest.raises(SignatureInvalid):
+            adapter.check_head(request(query=query))
 
 
 # Open

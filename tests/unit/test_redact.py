@@ -1,6 +1,7 @@
 """No credential passes `redact`, and nothing passes `safe_text` that PostgreSQL cannot store."""
 
 import re
+import time
 from urllib.parse import quote
 
 import pytest
@@ -233,3 +234,36 @@ def test_a_long_text_takes_linear_time(piece: str) -> None:
     redact(text)
     redact("redis://" + text)
     redact("password='" + text)
+
+
+def cpu_seconds(text: str) -> float:
+    """What masking the text costs, the least of three tries."""
+    tries = []
+    for _ in range(3):
+        began = time.thread_time()
+        redact(text)
+        tries.append(time.thread_time() - began)
+    return min(tries)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "://:",
+        "://a:",
+        "://:x@",
+        "://a: ",
+        "token",
+        'token=\\"',
+        f"secret{'_' * 40}{' ' * 8}",
+        "password='\\\\",
+        "swbs_",
+    ],
+)
+def test_what_was_made_to_take_long_costs_about_what_other_text_does(piece: str) -> None:
+    small, large = (piece * (size // len(piece)) for size in (100_000, 400_000))
+    # Four times as much: four times as long where that is linear, sixteen where it is quadratic.
+    assert cpu_seconds(large) < 8 * max(cpu_seconds(small), 0.002)
+    # A pattern that begins anew at each of many marks may be linear all the same, at thousands of steps a character.
+    assert cpu_seconds(small) < 15 * cpu_seconds("holds no secret " * 6_250)

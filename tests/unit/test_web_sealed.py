@@ -44,14 +44,15 @@ def test_only_a_trusted_proxy_says_who_it_is_for(peer: str | None, forwarded: li
     assert source_ip(scope, headers, TRUSTED) == source
 
 
-def test_what_others_see_of_a_request_has_no_query_and_no_proof() -> None:
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+def test_what_others_see_of_a_request_has_no_query_and_no_proof(kind: str) -> None:
     seen: list[MutableMapping[str, Any]] = []
 
     async def app(scope: MutableMapping[str, Any], _receive: object, _send: object) -> None:
         seen.append(scope)
 
     headers = [(b"x-hub-signature-256", b"sha256=1234"), (b"x-trace", b"7"), (b"x-uri", b"/a?token=abc")]
-    scope: MutableMapping[str, Any] = {"type": "http", "headers": headers, "query_string": b"token=abc"}
+    scope: MutableMapping[str, Any] = {"type": kind, "headers": headers, "query_string": b"token=abc"}
     asyncio.run(Seal(app)(scope, None, None))  # type: ignore[arg-type]
     assert seen == [scope], "the same scope: whoever logs it later has that one"
     assert scope["query_string"] == b""
