@@ -52,7 +52,7 @@ ORDER BY a.name, e.name, e.id
 _ROTATE = sql.SQL("""
 WITH e AS (
     UPDATE endpoints SET credential_hash = %s, credential_prefix = %s
-    WHERE id = %s AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
+    WHERE id = %s AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > statement_timestamp())
       AND agent_id IN (SELECT id FROM agents WHERE revoked_at IS NULL)
     RETURNING *)
 SELECT {} FROM e JOIN agents a ON a.id = e.agent_id

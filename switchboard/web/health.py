@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from ..errors import LedgerError, LedgerUnavailable, SwitchboardError
 from ..redact import safe_text
+from .away import is_away
 from .service import Service
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,10 @@ async def _ask(service: Service) -> None:
         return
     try:
         await service.in_thread(service.ledger.probe)
+    except LedgerUnavailable as error:
+        if is_away(error):
+            service.outage.failed(error)
     except LedgerError as error:
-        service.outage.failed(error)
+        logger.error("web: the ledger refuses a probe: %s", safe_text(str(error)))
     else:
         service.outage.over()

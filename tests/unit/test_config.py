@@ -262,7 +262,7 @@ def test_an_empty_variable_is_as_an_unset_one(monkeypatch: pytest.MonkeyPatch) -
 def test_a_literal_password_in_an_address_is_refused_and_not_echoed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUFFIX", "x")
     message = refusal(table(f'url = "{url}"', drop="url"))
-    assert "adapters.deploys.url is a literal password" in message
+    assert "adapters.deploys.url: a literal password" in message
     assert_hidden(message)
 
 
