@@ -15,6 +15,13 @@ JsonText = NewType("JsonText", str)
 #: Any value ``json`` can write.
 type_json = object
 
+
+class RawJson(str):
+    """A JSON document as text, already checked: what is in it keeps the form it was written in."""
+
+    __slots__ = ()
+
+
 Family = Literal["queue", "webhook"]
 TrustMode = Literal["queue", "signed", "token", "open"]
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import click
 
-from ..ledger import RawJson
+from ..model import RawJson
 from ..redact import redact
 
 #: Characters of free text (a title, a detail) that a table shows where no terminal's width decides.

@@ -12,9 +12,9 @@ from psycopg.types.json import set_json_loads
 from pydantic import TypeAdapter, ValidationError
 
 from ..adapter import Duration
-from ..ledger import Connection, Ledger, RawJson, cancel_todo, get_todo, list_todos, retry_todo
+from ..ledger import Connection, Ledger, cancel_todo, get_todo, list_todos, retry_todo
 from ..ledger.todos import TodoFilter, database_time, lock_todo, select_todos
-from ..model import TodoRow, TodoState
+from ..model import RawJson, TodoRow, TodoState
 from ..redact import redact
 from .database import ledger_connection
 from .options import before_option, ids_argument, limit_option, some_ids_argument

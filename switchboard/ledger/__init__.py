@@ -59,7 +59,6 @@ from .sessions import SessionRow, authenticate_session, begin_session, end_sessi
 from .settings import SETTINGS, Setting, get_setting, list_settings, set_setting
 from .todos import NewTodo, create_todo, create_todos, database_time, get_todo, list_todos
 from .upkeep import UpkeepRow, list_upkeep, migrated_seconds_ago, note_upkeep, take_upkeep
-from .wire import RawJson
 
 __all__ = [
     "CHANNEL",
@@ -83,7 +82,6 @@ __all__ = [
     "PendingIndex",
     "PoolUse",
     "Pruned",
-    "RawJson",
     "Requeued",
     "SessionRow",
     "Setting",

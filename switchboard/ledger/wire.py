@@ -15,6 +15,7 @@ from psycopg import Connection
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
+from ..model import RawJson
 from ..normalize import storable_json
 
 _HEADER = struct.Struct("!iiIii")
@@ -98,12 +99,6 @@ class _TextArrayDumper(_PackedDumper):
 
 class _JsonbArrayDumper(_PackedDumper):
     oid = 3807
-
-
-class RawJson(str):
-    """A JSON document as text, already checked: what is in it keeps the form it was written in."""
-
-    __slots__ = ()
 
 
 def as_jsonb(value: object) -> str:

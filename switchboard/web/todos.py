@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ..errors import CredentialInvalid, LedgerError, LedgerUnavailable, MessageInvalid
-from ..ledger import EndpointRow, RawJson, authenticate_endpoint, create_todo
+from ..ledger import EndpointRow, authenticate_endpoint, create_todo
 from ..ledger.credentials import digest_of, refusal
-from ..model import TodoRow
+from ..model import RawJson, TodoRow
 from ..normalize.storable import NotJson, NumberText, read_json
 from ..redact import safe_text
 from .away import is_away

@@ -121,10 +121,10 @@ def test_a_broker_that_is_frozen_or_away_and_a_file_that_cannot_be_read_are_a_qu
     assert rows["jobs"]["lag"] == 1
     listing.env["DEPLOYS_URL"] = "redis://127.0.0.1:1/0"
     header, deploys, jobs = listing.run().splitlines()
-    columns = "name type queue enabled lag pending consumers last_poll last_error"
+    columns = "name type queue enabled trust lag pending consumers last_poll last_error"
     assert header.split() == columns.split()
-    assert deploys.split() == ["deploys", "redis-stream", "work", "yes", "?", "?", "0"]
-    assert jobs.split() == ["jobs", "redis-list", "work", "yes", "1", "0", "0"]
+    assert deploys.split() == ["deploys", "redis-stream", "work", "yes", "queue", "?", "?", "0"]
+    assert jobs.split() == ["jobs", "redis-list", "work", "yes", "queue", "1", "0", "0"]
     # One of them cannot be read: the other is asked all the same.
     listing.env["DEPLOYS_URL"] = ""
     rows = listing.rows()

@@ -129,7 +129,7 @@ def waiting(url: str) -> object:
     return ask(
         url,
         "SELECT count(*) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND application_name = 'switchboard' AND wait_event_type = 'Lock'",
+        "WHERE datname = current_database() AND application_name LIKE 'switchboard%' AND wait_event_type = 'Lock'",
     )
 
 

@@ -371,7 +371,7 @@ def test_what_is_not_signed_is_refused_and_nothing_is_stored(served: Served, sen
     # Written before the answer, and by this request alone: one at a time is sent here.
     said = served.output[before:]
     [line] = [line for line in said.splitlines() if "refused" in line]
-    assert f"webhook to adapter {sender} refused, 401: " in line
+    assert f"webhook to adapter {sender} refused, 401, from 127.0.0.1: " in line
     for name, value in headers:
         if name in {each.encode() for each in sent.proof} and value:
             assert value.decode("latin-1") not in said
