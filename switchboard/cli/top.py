@@ -135,9 +135,15 @@ def _rendered(page: Page) -> RenderableType:
         rows = page[title]
         if isinstance(rows, list):
             if title == "adapters":
-                rows = [shown(row) for row in rows]
+                rows = [_short(shown(row)) for row in rows]
             parts += [Text(f"\n{title}", style="bold"), _table(rows, columns) if rows else Text("none")]
     return Group(*parts)
+
+
+def _short(row: Row) -> Row:
+    """The row with the time of day of its last poll: a page is of today."""
+    polled = row["last_poll"]
+    return dict(row) | {"last_poll": str(polled)[11:19] if polled else None}
 
 
 def _table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> RenderableType:
@@ -146,7 +152,10 @@ def _table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> Rend
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in columns:
-        table.add_column(name.replace("_per_second", "/s").replace("_", " "), overflow="ellipsis", no_wrap=True)
+        # What a row is about is shown whole, however narrow the terminal.
+        longest = max(len(_cell(row[name])) for row in rows) if name == columns[0] else None
+        title = name.replace("_per_second", "/s").replace("_", " ")
+        table.add_column(title, overflow="ellipsis", no_wrap=True, min_width=longest)
     for row in rows:
         style = "red" if row.get("overdue") else "dim" if row.get("enabled") is False else ""
         table.add_row(*(Text(_cell(row[name]), style=style) for name in columns))
