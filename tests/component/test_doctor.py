@@ -2,13 +2,14 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 import redis
+from altering import Altering
 from pooler import Pooler
 from proxy import Proxy
 from psycopg.conninfo import make_conninfo
@@ -671,3 +673,98 @@ def test_the_broker_of_dramatiq_is_looked_at_too(doctor: Doctor, own_valkey: Val
     doctor.find("noeviction", "warning", "allkeys-lru", "noeviction", "Dramatiq's broker")
     del doctor.env["SWITCHBOARD_BROKER_URL"]
     doctor.find("transport", "warning", "not set", "unless a module of yours")
+
+
+# What a server says of itself, and of the time
+
+
+def test_a_postgresql_whose_clock_is_wrong(doctor: Doctor, own_postgres: PostgresServer) -> None:
+    year = datetime.now(UTC).year
+    with Altering(own_postgres.port, {f"{year}-".encode(): f"{year + 1}-".encode()}) as line:
+        doctor.env["DATABASE_URL"] = f"postgresql://postgres@127.0.0.1:{line.port}/postgres"
+        doctor.find("clock", "warning", "ahead of this host's", "NTP", "PostgreSQL")
+    doctor.env["DATABASE_URL"] = own_postgres.tcp_url
+    doctor.finds_no("clock")
+
+
+def test_a_source_whose_clock_is_wrong(doctor: Doctor, own_valkey: ValkeyServer) -> None:
+    # The answer to TIME begins with the seconds since 1970, in ten digits until the year 2286.
+    with Altering(own_valkey.port, {b"$10\r\n1": b"$10\r\n0"}) as line:
+        doctor.env["SOURCE_URL"] = f"redis://127.0.0.1:{line.port}/0"
+        doctor.find("clock", "warning", "behind this host's", "NTP", "adapter deploys")
+
+
+@pytest.mark.parametrize(
+    ("major", "severity", "what"), [(13, "error", "older than 14"), (19, "warning", "newer than any that was tested")]
+)
+def test_a_postgresql_that_is_not_supported(
+    doctor: Doctor, own_postgres: PostgresServer, major: int, severity: str, what: str
+) -> None:
+    with psycopg.connect(own_postgres.url) as connection:
+        [number] = connection.execute("SELECT current_setting('server_version_num')").fetchone() or [""]
+    with Altering(own_postgres.port, {number.encode(): f"{major}{number[2:]}".encode()}) as line:
+        doctor.env["DATABASE_URL"] = f"postgresql://postgres@127.0.0.1:{line.port}/postgres"
+        doctor.find("version", severity, what, "14" if major < 14 else "18")
+
+
+def test_a_valkey_that_is_not_supported(doctor: Doctor, own_valkey: ValkeyServer) -> None:
+    with Altering(own_valkey.port, {b"valkey_version:9.": b"valkey_version:6."}) as line:
+        doctor.env["SOURCE_URL"] = f"redis://127.0.0.1:{line.port}/0"
+        doctor.find("version", "error", "Valkey 6.", "upgrade it", "adapter deploys")
+
+
+def test_a_standby_stores_nothing(doctor: Doctor, own_postgres: PostgresServer) -> None:
+    with closing(Ledger(own_postgres.url)) as ledger:
+        migrate(ledger)
+    with psycopg.connect(own_postgres.url) as connection:
+        [data] = connection.execute("SHOW data_directory").fetchone() or [""]
+    own_postgres.stop()
+    (Path(data) / "standby.signal").touch()
+    own_postgres.start()
+    doctor.env["DATABASE_URL"] = own_postgres.tcp_url
+    doctor.find("read_only", "error", "it is a standby", "target_session_attrs=read-write")
+
+
+def test_a_password_to_a_postgresql_on_another_host_in_plain_text(doctor: Doctor, own_postgres: PostgresServer) -> None:
+    with psycopg.connect(own_postgres.url, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE remote LOGIN PASSWORD '{PASSWORD}'".encode())
+        [rules] = admin.execute("SHOW hba_file").fetchone() or [""]
+        text = Path(rules).read_text()
+        Path(rules).write_text(f"host all remote all scram-sha-256\n{text}")
+        admin.execute("SELECT pg_reload_conf()")
+    with Altering(own_postgres.port, {}) as line:
+        # Not loopback by its name, and reachable.
+        address = f"postgresql://remote:{PASSWORD}@{socket.gethostname()}:{line.port}/postgres"
+        doctor.env["DATABASE_URL"] = f"{address}?sslmode=disable"
+        doctor.find("tls", "warning", "not encrypted", "sslmode=verify-full", "PostgreSQL")
+
+
+def test_a_prepared_transaction_that_keeps_dead_rows(tmp_path: Path) -> None:
+    with started(PostgresServer(tmp_path / "pg", settings={"max_prepared_transactions": "2"})) as server:
+        with psycopg.connect(server.url) as forgotten:
+            forgotten.execute("CREATE TABLE forgotten ()")
+            forgotten.execute("PREPARE TRANSACTION 'forgotten'")
+        with closing(Ledger(server.url)) as ledger, closing(ledger.connect(direct=True)) as connection:
+            # As after ten minutes.
+            [holder] = [
+                each for each in check_cleaning_up(connection, timedelta(0)) if each.check == "oldest_transaction"
+            ]
+    assert "forgotten (prepared)" in holder.what
+    assert "ROLLBACK PREPARED 'forgotten'" in holder.remedy
+
+
+def test_a_replica_that_has_lost_its_primary(doctor: Doctor, tmp_path: Path) -> None:
+    # Pub/sub can be read from one: there is nothing to acknowledge.
+    doctor.configure(PUBSUB)
+    with started(ValkeyServer(tmp_path / "replica", settings={"replicaof": "127.0.0.1 1"})) as replica:
+        doctor.env["SOURCE_URL"] = replica.url
+        doctor.find("role", "error", "lost its primary", "127.0.0.1:1", "adapter ticks")
+
+
+def test_a_source_that_cannot_write_to_its_disk(doctor: Doctor, own_valkey: ValkeyServer) -> None:
+    with redis.Redis.from_url(own_valkey.url) as client:
+        shutil.rmtree(client.config_get("dir")["dir"])
+        client.bgsave()
+        eventually(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", within=30)
+    doctor.env["SOURCE_URL"] = own_valkey.url
+    doctor.find("persistence", "error", "cannot write to its disk", "make room on the disk", "adapter deploys")
