@@ -35,8 +35,12 @@ def _redis_url(url: str) -> str:
     if not url.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError(expected)
     try:
-        options = parse_qs(urlsplit(url).query, keep_blank_values=True)
+        parts = urlsplit(url)
+        options = parse_qs(parts.query, keep_blank_values=True)
         shown_url(url)
+        if "@" in parts.path and parts.scheme != "unix":
+            # A password with an @ and a / of its own: what follows would be shown as the path.
+            raise ValueError
     except ValueError:
         # The parser's own message can quote the password.
         raise ValueError(f"{expected}; special characters in a password must be percent-encoded") from None

@@ -2,7 +2,7 @@
 
 import pytest
 import redis
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from redis._parsers.base import BaseParser
@@ -139,6 +139,7 @@ def test_an_address_is_shown_without_credentials_and_options(url: str, shown: st
 
 
 @given(st.from_regex(r"[!-~]{1,20}", fullmatch=True))
+@example("@/")
 def test_an_address_that_passes_can_be_shown_without_its_password_and_be_used(password: str) -> None:
     url = f"redis://bot:Zq8x{password}Zq9y@redis.example:6379/0"
     try:
