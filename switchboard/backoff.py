@@ -58,10 +58,11 @@ class Outage:
             if self._since is None:
                 self._since = now
                 reason = "ledger_unavailable" if isinstance(error, LedgerError) else "source_unavailable"
+                # Its text alone: a record that is kept would keep the frames it was raised in, and their sockets.
                 self._logger.error(
                     "%s is unavailable: %s; trying again with backoff",
                     self._who,
-                    error,
+                    str(error),
                     extra={"reason": reason} | self._fields,
                 )
             self._attempts, wait = compute_backoff(self._attempts, factor=FIRST_WAIT, max_backoff=LONGEST_WAIT)
