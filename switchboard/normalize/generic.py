@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeGuard
 
 from ..model import Delivery, JsonText, Shape, type_json
-from .storable import NotJson, NumberText, read_json, storable_json
+from .storable import NotJson, NumberText, read_texts, storable_json
 from .title import one_line
 
 _TITLE_FIELDS = ("title", "subject", "summary", "name", "message", "text", "description")
@@ -30,7 +30,7 @@ def normalize_generic(delivery: Delivery) -> Shape:
         title = f"{len(delivery.body):,} bytes of binary data"
         return Shape.of({"base64": encoded}, title=event_type or title, kind=event_type, event_type=event_type)
     try:
-        value = read_json(text)
+        value = read_texts(delivery.body, text)
     except NotJson:
         clean = text.replace("\x00", "\ufffd")
         title = one_line(clean) or event_type or "Empty message"
@@ -39,9 +39,10 @@ def normalize_generic(delivery: Delivery) -> Shape:
 
 
 def shape_json(value: type_json, text: str, payload: JsonText | None, event_type: str = "") -> Shape:
-    """The shape of any JSON document: its value as ``read_json`` has it, its text, and the payload to be stored.
+    """The shape of any JSON document: its value, its text, and the payload to be stored.
 
-    ``event_type`` is what its headers say of it; a field of its own outranks that.
+    ``value`` is as ``read_json`` or ``read_texts`` has it, since only its names and texts are looked at. ``event_type``
+    is what its headers say of it; a field of its own outranks that.
     """
     if isinstance(value, dict):
         event_type = _first(value, _TYPE_FIELDS) or event_type

@@ -178,8 +178,8 @@ def test_a_read_of_a_killed_worker_that_the_list_server_grants_late_is_found(
         line.settle(survivor, within=15)
 
 
-def worker_of(line: Line, pid: int) -> bytes | None:
-    return next((name for name in workers_of(line) if f"/{pid}/".encode() in name), None)
+def worker_of(line: Line, pid: int) -> bytes:
+    return next((name for name in workers_of(line) if f"/{pid}/".encode() in name), b"")
 
 
 def workers_of(line: Line) -> list[bytes]:

@@ -2,13 +2,22 @@
 
 import json
 import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from switchboard import MessageInvalid
-from switchboard.normalize.storable import MAX_DEPTH, NotJson, read_json, storable_json, storable_text
+from switchboard.normalize.storable import (
+    MAX_DEPTH,
+    NotJson,
+    NumberText,
+    read_json,
+    read_texts,
+    storable_json,
+    storable_text,
+)
 
 REPLACEMENT = "\ufffd"
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -105,23 +114,36 @@ def test_a_number_is_read_as_its_own_text(number: str) -> None:
     assert read_json(f"[{number}]") == [number]
 
 
+def read_texts_of(text: str) -> object:
+    return read_texts(text.encode(), text)
+
+
+#: What is true of either reader.
+either = pytest.mark.parametrize("read", [read_json, read_texts_of], ids=["read_json", "read_texts"])
+type_reader = Callable[[str], object]
+
+
+@either
 @pytest.mark.parametrize(
     "number",
     [
         "1e131072",
         "1e999999999999999999999",
         "-1E+200000",
+        "1E131072",
+        "1" * 5_900 + "e125173",
         "1e-16384",
         "0.1e-16383",
+        "0." + "1" * 5_900 + "e-10484",
         "0." + "1" * 16_384,
         "9" * 131_073,
         "1" + "0" * 131_072,
     ],
     ids=lambda number: number[:24],
 )
-def test_a_number_out_of_range_is_invalid(number: str) -> None:
+def test_a_number_out_of_range_is_invalid(read: type_reader, number: str) -> None:
     with pytest.raises(MessageInvalid, match="number"):
-        read_json(f'{{"amount": {number}}}')
+        read(f'{{"amount": {number}}}')
 
 
 def test_the_longest_numbers_are_read() -> None:
@@ -133,48 +155,83 @@ def nested(levels: int, inside: str = "") -> str:
     return "[" * levels + inside + "]" * levels
 
 
-def test_the_deepest_nesting_is_read() -> None:
-    assert read_json(nested(MAX_DEPTH)) == json.loads(nested(MAX_DEPTH))
+@either
+def test_the_deepest_nesting_is_read(read: type_reader) -> None:
+    assert read(nested(MAX_DEPTH)) == json.loads(nested(MAX_DEPTH))
 
 
+@either
 @pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 1_000, 100_000])
-def test_a_deeper_nesting_is_invalid(levels: int) -> None:
+def test_a_deeper_nesting_is_invalid(read: type_reader, levels: int) -> None:
     with pytest.raises(MessageInvalid, match=str(MAX_DEPTH)):
-        read_json(nested(levels))
+        read(nested(levels))
 
 
-def test_a_deeper_nesting_of_objects_is_invalid() -> None:
+@either
+def test_a_deeper_nesting_of_objects_is_invalid(read: type_reader) -> None:
     with pytest.raises(MessageInvalid):
-        read_json('{"a":' * (MAX_DEPTH + 1) + "1" + "}" * (MAX_DEPTH + 1))
+        read('{"a":' * (MAX_DEPTH + 1) + "1" + "}" * (MAX_DEPTH + 1))
 
 
-def test_brackets_within_strings_do_not_nest() -> None:
+@either
+def test_brackets_within_strings_do_not_nest(read: type_reader) -> None:
     for inside in ("[" * 1_000, '\\"' + "[" * 1_000, "{[" * 1_000 + "\\\\"):
         text = f'{{"log": "{inside}"}}'
-        assert read_json(text) == json.loads(text)
+        assert read(text) == json.loads(text)
 
 
-def test_brackets_side_by_side_do_not_nest() -> None:
+@either
+def test_brackets_side_by_side_do_not_nest(read: type_reader) -> None:
     text = "[" + ",".join(["[[]]"] * 2_000) + "]"
-    assert read_json(text) == json.loads(text)
+    assert read(text) == json.loads(text)
 
 
+@either
 @pytest.mark.parametrize(
     "text", ["", " ", "{", "nul", "{'a': 1}", '"a\nb"', '"\x00"', "[1,]", "01", "1 2", "\ufeff{}", r'"\x41"']
 )
-def test_what_is_no_json_is_said_to_be_none(text: str) -> None:
+def test_what_is_no_json_is_said_to_be_none(read: type_reader, text: str) -> None:
     with pytest.raises(NotJson):
-        read_json(text)
+        read(text)
 
 
+@either
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
-def test_what_only_python_calls_json_is_none(constant: str) -> None:
+def test_what_only_python_calls_json_is_none(read: type_reader, constant: str) -> None:
     with pytest.raises(NotJson):
-        read_json(f"[{constant}]")
+        read(f"[{constant}]")
 
 
 # A body of some kilobytes that held up its worker for minutes would be delivered again and again.
+@either
 @pytest.mark.timeout(20)
-def test_the_depth_of_a_hostile_text_is_found_in_linear_time() -> None:
+def test_the_depth_of_a_hostile_text_is_found_in_linear_time(read: type_reader) -> None:
     with pytest.raises((MessageInvalid, NotJson)):
-        read_json("[" * (MAX_DEPTH + 1) + '"' + '\\"' * 200_000)
+        read("[" * (MAX_DEPTH + 1) + '"' + '\\"' * 200_000)
+
+
+def without_numbers(value: object) -> object:
+    if isinstance(value, list):
+        return [without_numbers(item) for item in value]
+    if isinstance(value, dict):
+        return {name: without_numbers(item) for name, item in value.items()}
+    is_number = isinstance(value, int | float | NumberText) and not isinstance(value, bool)
+    return "a number" if is_number else value
+
+
+def outcome(read: type_reader, text: str) -> object:
+    try:
+        return without_numbers(read(text))
+    except (NotJson, MessageInvalid) as error:
+        return type(error)
+
+
+@given(nasty_json, st.data())
+def test_both_readers_judge_a_text_alike(value: object, data: st.DataObject) -> None:
+    text = json.dumps(value, ensure_ascii=data.draw(st.booleans()), indent=data.draw(st.sampled_from([None, 1])))
+    text = text.encode("utf-8", "replace").decode()
+    if data.draw(st.booleans()):
+        at = data.draw(st.integers(0, len(text)))
+        wrong = data.draw(st.sampled_from(["", ",", "]", "}", '"', "\\", "-", "0", ".", "e", "\x00", "\n", "NaN", " "]))
+        text = text[:at] + wrong + text[at + 1 :]
+    assert outcome(read_texts_of, text) == outcome(read_json, text)
