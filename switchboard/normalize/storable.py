@@ -73,7 +73,8 @@ def read_texts(body: bytes, text: str) -> type_json:
     nothing that is not JSON; what it refuses, and numbers it would wave through, are ``read_json``'s to judge.
     """
     flat = body.translate(_FLAT)
-    if not any(exponent in flat for exponent in _LARGE_EXPONENTS) and _MANY_DIGITS not in flat:
+    large = b"0e" in flat and any(exponent in flat for exponent in _LARGE_EXPONENTS)
+    if not large and _MANY_DIGITS not in flat:
         try:
             return from_json(text, allow_inf_nan=False, cache_strings="keys")
         except ValueError:

@@ -23,6 +23,10 @@ def deliver(entry_id: str, fields: Fields, tries: int, identity: str, *, body: s
 
     ``key`` names the field that holds a producer's own key, which stands for the entry's id then.
     """
+    field = body.encode()
+    if field and not key and len(fields) == 2 and fields[0] == field:
+        # Nothing but a body, as most producers send it.
+        return Delivery(fields[1], entry_id, identity, tries=tries, handle=entry_id)
     pairs = list(_pairs(fields))
     native_id = entry_id
     if key:
@@ -33,10 +37,6 @@ def deliver(entry_id: str, fields: Fields, tries: int, identity: str, *, body: s
         return Delivery(
             fields_as_json(fields), native_id, identity, traced or {}, "application/json", tries=tries, handle=entry_id
         )
-    field = body.encode()
-    if len(pairs) == 1 and pairs[0][0] == field:
-        # Nothing but a body, as most producers send it.
-        return Delivery(pairs[0][1], native_id, identity, tries=tries, handle=entry_id)
     bodies = [value for name, value in pairs if name == field]
     headers = {_text(name): _text(value) for name, value in pairs if name != field}
     content_type = next((value for name, value in headers.items() if name.lower() in _CONTENT_TYPE), "")

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from switchboard.normalize.storable import read_json
-from switchboard.pull.stream_fields import fields_as_json
+from switchboard.pull.stream_fields import deliver, fields_as_json
 
 
 def recovered(body: bytes) -> list[bytes]:
@@ -33,6 +33,11 @@ def test_fields_are_an_object_in_their_order() -> None:
 
 def test_values_that_look_like_json_stay_text() -> None:
     assert json.loads(fields_as_json([b"n", b"1", b"o", b'{"a": 1}'])) == {"n": "1", "o": '{"a": 1}'}
+
+
+def test_a_field_without_a_name_is_a_field_where_no_field_is_the_body() -> None:
+    delivery = deliver("1-0", [b"", b"value"], 1, "redis acl: default", body="", key="")
+    assert (delivery.body, delivery.content_type) == (b'{"":"value"}', "application/json")
 
 
 def test_a_name_that_repeats_makes_pairs() -> None:
