@@ -37,11 +37,11 @@ class Contestant:
 CONTESTANTS = {
     contestant.name: contestant
     for contestant in (
-        Contestant(OURS, 15_000, lambda _kind, n: [dramatiq_worker("switchboard.actors", processes=n)]),
-        Contestant(BY_HAND, 1_000, lambda kind, n: [python_module("handwritten", kind)] * n),
-        Contestant(FASTSTREAM, 600, lambda _kind, n: [python_module("faststream_rival", "single")] * n),
-        Contestant(FASTSTREAM_WORKERS, 1_000, lambda _kind, n: [python_module("faststream_rival", "workers")] * n),
-        Contestant(FASTSTREAM_BATCH, 2_000, lambda _kind, n: [python_module("faststream_rival", "batch")] * n),
+        Contestant(OURS, 30_000, lambda _kind, n: [dramatiq_worker("switchboard.actors", processes=n)]),
+        Contestant(BY_HAND, 2_000, lambda kind, n: [python_module("handwritten", kind)] * n),
+        Contestant(FASTSTREAM, 1_000, lambda _kind, n: [python_module("faststream_rival", "single")] * n),
+        Contestant(FASTSTREAM_WORKERS, 1_500, lambda _kind, n: [python_module("faststream_rival", "workers")] * n),
+        Contestant(FASTSTREAM_BATCH, 8_000, lambda _kind, n: [python_module("faststream_rival", "batch")] * n),
     )
 }
 
