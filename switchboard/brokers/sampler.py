@@ -23,7 +23,6 @@ from ..ledger import (
     list_adapter_activity,
     list_upkeep,
 )
-from ..ledger.consumers import THERE_WITHIN
 from ..model import TodoState
 from ..pull import PullAdapter
 from ..schedules import UpkeepOptions
@@ -264,7 +263,7 @@ def _question(what: str, ask: Callable[[Connection], list[Sample]]) -> _Question
 
 def _ask_adapters(connection: Connection) -> list[Sample]:
     samples = []
-    for adapter in list_adapter_activity(connection, seen_within=THERE_WITHIN):
+    for adapter in list_adapter_activity(connection):
         labels = {"adapter": adapter.name}
         samples.append(Sample("switchboard_adapter_enabled", labels, float(adapter.enabled)))
         samples.append(Sample("switchboard_adapter_consumers", labels, adapter.consumers))

@@ -10,6 +10,7 @@ from psycopg.rows import class_row
 
 from ..model import TodoState
 from .connection import Connection, within
+from .consumers import THERE_WITHIN
 from .wire import TextArray
 
 # A partial index answers for each but ``done``: for that the table is read, as an index with its queue would cost every
@@ -113,15 +114,15 @@ def count_unresolved_dead_letters(connection: Connection, *, timeout: timedelta 
         return cursor.execute(_DEAD_LETTERS).fetchall()
 
 
-def list_adapter_activity(
-    connection: Connection, *, seen_within: timedelta, timeout: timedelta | None = None
-) -> list[AdapterActivity]:
-    """Every pull adapter that ever registered, with its consumers that were seen lately; a webhook has none."""
+def list_adapter_activity(connection: Connection, *, timeout: timedelta | None = None) -> list[AdapterActivity]:
+    """Every pull adapter that ever registered, with its consumers that were seen within ``consumers.THERE_WITHIN``; a
+    webhook has none.
+    """
     with (
         within(connection, timeout, "list adapter activity"),
         connection.cursor(row_factory=class_row(AdapterActivity)) as cursor,
     ):
-        return cursor.execute(_ADAPTERS, (seen_within,)).fetchall()
+        return cursor.execute(_ADAPTERS, (THERE_WITHIN,)).fetchall()
 
 
 def stored_per_second(connection: Connection, adapters: list[str]) -> dict[str, float]:

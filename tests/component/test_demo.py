@@ -70,16 +70,21 @@ def environment(room: Path, **more: str) -> Mapping[str, str]:
 
 
 def start(room: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*COMMAND, *arguments],
-        env=environment(room),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=room,
-        start_new_session=True,
-    )
+    # Under nohup the suite has SIGHUP ignored, and would hand that down.
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        return subprocess.Popen(
+            [*COMMAND, *arguments],
+            env=environment(room),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=room,
+            start_new_session=True,
+        )
+    finally:
+        signal.signal(signal.SIGHUP, inherited)
 
 
 def wait_for_line(demo: subprocess.Popen[str], words: str) -> str:
