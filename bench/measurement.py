@@ -31,7 +31,7 @@ class Scale:
 QUICK = Scale(True, rounds=1, seconds=0.8, rows=(0, 30_000), backlog=30_000, unacknowledged=5_000, steady_minutes=0)
 FULL = Scale(
     False,
-    rounds=5,
+    rounds=3,
     seconds=6.0,
     rows=(0, 1_000_000, 5_000_000),
     backlog=1_000_000,

@@ -18,6 +18,7 @@ from ..ledger import Ledger
 from ..model import Batch, Delivery, Route
 from ..pull import PullAdapter
 from ..redact import safe_text
+from ..telemetry.metrics import expose
 from ..telemetry.pulse import Beat
 from .gate import IngestGate
 from .ledger_side import LedgerSide
@@ -96,6 +97,7 @@ class AdapterConsumer(dramatiq.Consumer):
         self._keep_at = now
         self._left_behind_seconds = min(claim_idle / 4, LONGEST_LEFT_BEHIND_INTERVAL)
         self._left_behind_at = now
+        expose(adapter=adapter.name)
 
     # Reading: the consumer's thread
 

@@ -27,7 +27,7 @@ from ..ledger import (
 )
 from ..model import TodoRow
 from ..redact import safe_text
-from ..telemetry.metrics import count
+from ..telemetry.metrics import count, expose
 from ..telemetry.pulse import Beat
 from ..telemetry.tracing import is_on as tracing_is_on
 from .offer import Offer
@@ -93,6 +93,7 @@ class TodoConsumer(dramatiq.Consumer):
         self.beat = Beat(queue_name, looped_at=now)
         #: Ended since the present round began, in which as much as is held has to end.
         self._round_ended = 0
+        expose(queue=queue)
 
     @property
     def queue(self) -> str:

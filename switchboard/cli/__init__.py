@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -76,6 +77,8 @@ def cli() -> None:
       switchboard todos list --queue deploys --state pending
       switchboard publish deploys message.json
     """
+    # A team's own provider is found as `dramatiq` finds its modules: from here. Last, so as to be in no other's way.
+    sys.path.append("")
 
 
 def main() -> None:

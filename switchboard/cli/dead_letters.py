@@ -113,7 +113,8 @@ def replay_(ids: tuple[int, ...], adapter: str | None, reason: DeadLetterReason 
     """Put dead letters through the back half again, as their adapters' messages are.
 
     Those with these IDs, or all that --adapter and --reason select. Each is stored and marked in a transaction of its
-    own; one that was resolved before is left alone. Mend its cause first: the provider's function, or max_body.
+    own; one that was resolved before is left alone. Mend its cause first: the provider's function, or max_body, which
+    counts once a worker (of a webhook: `switchboard serve`) has started with it.
 
     \b
     Examples:

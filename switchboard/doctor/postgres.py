@@ -232,7 +232,8 @@ def _rights(connection: Connection) -> Iterator[Finding]:
     if denied:
         yield Finding(
             "rights", SUBJECT, "error", f"role {role} lacks rights on {', '.join(denied)}",
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {server.schema} TO {role}",
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {server.schema} TO {role}; "
+            f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {server.schema} TO {role}",
         )  # fmt: skip
     else:
         yield Finding("rights", SUBJECT, "ok", f"role {role} has the rights it needs")

@@ -71,10 +71,13 @@ _EXISTS = sql.SQL("SELECT to_regclass('schema_migrations') IS NOT NULL")
 _APPLIED = sql.SQL("SELECT version FROM schema_migrations")
 
 _DENIED = sql.SQL("""
-SELECT name || ' (' || string_agg(privilege, ', ') || ')'
-FROM unnest(%s::text[], %s::text[]) AS wanted (name, privilege)
-WHERE to_regclass(name) IS NOT NULL AND NOT has_table_privilege(to_regclass(name), privilege)
-GROUP BY name ORDER BY name
+(SELECT name || ' (' || string_agg(privilege, ', ') || ')'
+ FROM unnest(%s::text[], %s::text[]) AS wanted (name, privilege)
+ WHERE to_regclass(name) IS NOT NULL AND NOT has_table_privilege(to_regclass(name), privilege)
+ GROUP BY name ORDER BY name)
+UNION ALL
+SELECT name || ' (USAGE)' FROM (VALUES ('events_id_seq')) AS sequences (name)
+WHERE to_regclass(name) IS NOT NULL AND NOT has_sequence_privilege(to_regclass(name), 'USAGE')
 """)
 
 _DEAD_ROWS = sql.SQL("""
@@ -148,7 +151,10 @@ def schema_difference(connection: Connection) -> tuple[list[str], list[str], boo
 
 
 def denied_rights(connection: Connection) -> list[str]:
-    """The tables on which this role lacks a right that Switchboard needs: ``todos (UPDATE, DELETE)``."""
+    """The tables and sequences on which this role lacks a right that Switchboard needs: ``todos (UPDATE, DELETE)``.
+
+    The event of a delivery without a native id is numbered before it is inserted, which ``INSERT`` does not cover.
+    """
     wanted = [(table, right) for table, rights in _RIGHTS.items() for right in rights]
     with within(connection, None, "rights"):
         rows = connection.execute(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from functools import cache
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -71,7 +72,26 @@ GAUGES = {
     "switchboard_pool_requests_waiting": ("Threads that wait for a connection.", ()),
 }  # fmt: skip
 
+#: The values of the labels whose values are known beforehand.
+KNOWN_VALUES = {
+    "outcome": ("new", "duplicate", "dead_letter"),
+    "reason": ("invalid", "poison", "id_conflict", "too_large"),
+}
+
 _making = threading.Lock()
+
+
+def expose(**of: str) -> None:
+    """Shows every counter of an adapter (``adapter="deploys"``) or of a todo queue (``queue="work"``), at 0 until it is
+    counted: a series that appears with its first count has not increased, and no alert would hear of it.
+    """
+    for name, (_, labels) in COUNTERS.items():
+        if not of.keys() <= set(labels):
+            continue
+        values = [(of[label],) if label in of else KNOWN_VALUES[label] for label in labels]
+        for chosen in product(*values):
+            with _making:
+                _child(name, tuple(zip(labels, chosen, strict=True)))
 
 
 def count(name: str, amount: int = 1, **labels: str) -> None:

@@ -21,6 +21,7 @@ from ..model import Delivery, Route, Shape
 from ..normalize import Normalizer, resolve_provider
 from ..push import OPEN, PushAdapter
 from ..registration import register_adapter
+from ..telemetry.metrics import expose
 from .group_commit import GroupCommit
 from .limits import LONG_BODY, Limits
 from .sealed import Network
@@ -103,6 +104,7 @@ class Service:
             logger.warning("adapter %s is OFF: %s; it answers 503", adapter.name, adapter.off, extra=fields)
         elif adapter.trust_mode == "open":
             logger.warning("adapter %s is %s; whoever finds its address makes todos", adapter.name, OPEN, extra=fields)
+        expose(adapter=adapter.name)
         normalizer = self._one_long_at_a_time(resolve_provider(route.provider))
         return Webhook(adapter, GroupCommit(self.ledger, route, normalizer, self._executor, self.outage))
 

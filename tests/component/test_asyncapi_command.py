@@ -113,6 +113,21 @@ def test_the_document_is_valid_and_refers_to_nothing_outside_it(document: Docume
         assert resolve(document, reference)
 
 
+def test_a_provider_of_the_folder_it_is_run_in_is_found(tmp_path: Path) -> None:
+    """As `dramatiq` finds it, which puts the folder into its path: a console script alone does not."""
+    (tmp_path / "myshapes.py").write_text("def deploy(delivery):\n    raise NotImplementedError\n")
+    (tmp_path / "switchboard.toml").write_text(
+        '[adapters.deploys]\ntype = "redis-stream"\nurl = "redis://localhost"\nstream = "deploys"\n'
+        'queue = "deploys"\nprovider = "myshapes:deploy"\n'
+    )
+    ran = subprocess.run(
+        [Path(sys.executable).with_name("switchboard"), "asyncapi"],
+        cwd=tmp_path, env={}, capture_output=True, timeout=60, encoding="utf-8",
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "deploys" in ran.stdout
+
+
 def test_it_is_yaml_unless_json_is_asked_for_and_says_the_same(folder: Path, document: Document) -> None:
     text = printed(folder)
 

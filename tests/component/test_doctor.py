@@ -346,12 +346,16 @@ def test_a_role_without_a_right_and_one_that_may_everything(doctor: Doctor, conn
         doctor.env["DATABASE_URL"] = make_conninfo(admin, user=role)
         doctor.find("rights", "error", "todos (UPDATE, DELETE)", "GRANT", "PostgreSQL")
         connection.execute(f"GRANT UPDATE, DELETE ON todos TO {role}".encode())
+        # Deliveries without a native id ask for their event's number themselves.
+        doctor.find("rights", "error", "events_id_seq (USAGE)", "GRANT USAGE ON ALL SEQUENCES")
+        connection.execute(f"GRANT USAGE ON SEQUENCE events_id_seq TO {role}".encode())
         doctor.find("rights", "ok", role)
         # What `serve` and the commands ask for, too.
         connection.execute(f"REVOKE ALL ON humans, agents, endpoints, sessions FROM {role}".encode())
         connection.execute(f"REVOKE INSERT, UPDATE ON settings FROM {role}".encode())
         lacks = "agents (SELECT, INSERT, UPDATE), endpoints (SELECT, INSERT, UPDATE), humans (SELECT, INSERT, DELETE), "
-        lacks += "sessions (SELECT, INSERT, DELETE), settings (INSERT, UPDATE)"
+        lacks += "sessions (SELECT, INSERT, DELETE), settings (INSERT, UPDATE), events_id_seq (USAGE)"
+        connection.execute(f"REVOKE ALL ON SEQUENCE events_id_seq FROM {role}".encode())
         found = doctor.find("rights", "error", lacks, "IN SCHEMA public")
         # It has been told what to do: so it is done.
         connection.execute(found["remedy"].encode())
