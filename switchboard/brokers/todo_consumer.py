@@ -219,17 +219,21 @@ class TodoConsumer(dramatiq.Consumer):
         if now < self._extend_at:
             return
         with self._changed:
-            held = [todo for todo in (*self._in_flight.values(), *self._claimed) if not todo.hold.lost]
+            # What has ended and is not written yet is held, too: after an outage it would be requeued, and done again.
+            ended = [end.todo for end in self._ended]
+            held = [todo for todo in (*self._in_flight.values(), *self._claimed, *ended) if not todo.hold.lost]
         if held:
             keys = [(todo.id, todo.owner or "") for todo in held]
             began = time.monotonic()
             with self._ledger.transaction(timeout=self._patience, doing=f"leases of {self._queue}") as transaction:
                 ours = extend_leases(transaction.connection, keys, lease=self._options.lease, skip_locked=True)
+            with self._changed:
+                running = {todo.id for todo in self._in_flight.values() if todo.hold.receipt is None}
             for todo in held:
                 if todo.id in ours:
                     todo.hold.extended_at = began
                 # What has ended meanwhile is nobody's any more, and that is right.
-                if todo.id not in ours and todo in self._in_flight.values():
+                elif todo.id in running:
                     self._endings.say_lost(todo, "its lease has gone to another while its handler runs")
         self._extend_at = now + self._options.lease.total_seconds() / 3
 
@@ -314,6 +318,9 @@ class TodoConsumer(dramatiq.Consumer):
             return
         try:
             self._exchange(0)
+            if self._ended:
+                # The ledger has refused one of them: one by one, then.
+                self._exchange(0)
         except LedgerError as error:
             logger.warning(
                 "todo queue %s: %d todos stay claimed until their leases run out: %s",

@@ -11,7 +11,7 @@ import dramatiq
 from dramatiq.common import compute_backoff
 
 from ..claimed import LeaseLost, Todo
-from ..errors import Conflict, LedgerError, LedgerUnavailable
+from ..errors import Conflict, LedgerError, LedgerUnavailable, NotFound
 from ..ledger import Connection, complete_todos, fail_todo, release_todos, savepoint
 from ..telemetry.metrics import count
 from .todo_options import TodoOptions
@@ -81,7 +81,19 @@ class Endings:
                     "todo %d of queue %s: how it ended cannot be stored: %s", end.todo.id, self._queue, error,
                     extra=self._fields | {"todo_id": end.todo.id},
                 )  # fmt: skip
+                self._fail_carefully(connection, end, error)
+
+    def _fail_carefully(self, connection: Connection, end: End, error: LedgerError) -> None:
+        try:
+            with savepoint(connection, f"fail todo {end.todo.id}"):
                 self._fail(connection, end, error)
+        except LedgerUnavailable:
+            raise
+        except LedgerError as refusal:
+            logger.error(
+                "todo %d of queue %s: it stays claimed until its lease runs out: %s", end.todo.id, self._queue, refusal,
+                extra=self._fields | {"todo_id": end.todo.id},
+            )  # fmt: skip
 
     def _fail(self, connection: Connection, end: End, error: BaseException) -> None:
         try:
@@ -90,6 +102,11 @@ class Endings:
             fail_todo(connection, *end.key, error=error, retry_in=wait, final=end.final)
         except Conflict:
             self._warn_of_lost([end], set(), "failed")
+        except NotFound:
+            logger.warning(
+                "todo %d of queue %s: its row was deleted while it was worked", end.todo.id, self._queue,
+                extra=self._fields | {"todo_id": end.todo.id},
+            )  # fmt: skip
 
     def _write_group(self, connection: Connection, ended: list[End]) -> None:
         complete = [end for end in ended if (receipt := end.todo.hold.receipt) is not None and not receipt.completed]

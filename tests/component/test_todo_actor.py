@@ -242,6 +242,50 @@ def test_a_completion_that_the_database_refuses_does_not_hold_up_its_neighbours(
         assert team.state(todos[2]) != "done"
 
 
+def test_a_completion_that_is_refused_as_the_worker_stops_does_not_cost_its_neighbours_theirs(team: Team) -> None:
+    team.execute("""
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF NEW.state = 'done' AND NEW.title = 'cursed' THEN RAISE EXCEPTION 'not this one'; END IF;
+            RETURN NEW;
+        END $$;
+        CREATE TRIGGER refuse BEFORE UPDATE ON todos FOR EACH ROW EXECUTE FUNCTION refuse();
+    """)
+    begun, stopping = threading.Barrier(4), threading.Event()
+
+    class Stops(Middleware):
+        def before_worker_shutdown(self, broker: dramatiq.Broker, worker: dramatiq.Worker) -> None:
+            stopping.set()
+
+    def handle(todo: switchboard.Todo) -> None:
+        begun.wait(15)
+        stopping.wait(15)
+
+    team.broker.add_middleware(Stops())
+    team.handler(handle)
+    todos = [team.make() for _ in range(3)]
+    team.execute("UPDATE todos SET title = 'cursed' WHERE id = %s", todos[1])
+    with team.working(threads=3):
+        begun.wait(15)
+    states = [team.state(todo_id) for todo_id in todos]
+    assert (states[0], states[2]) == ("done", "done")
+    assert states[1] != "done"
+
+
+def test_a_todo_whose_row_is_deleted_while_its_handler_fails_holds_up_nothing(team: Team) -> None:
+    def handle(todo: switchboard.Todo) -> None:
+        if todo.payload == "vanishes":
+            team.execute("DELETE FROM todos WHERE id = %s", todo.id)
+            raise ValueError("and fails")
+
+    team.handler(handle)
+    team.make("vanishes")
+    first = team.make()
+    with team.working(threads=1):
+        team.wait(first, "done")
+        # Also what comes when its end has been refused once.
+        team.wait(team.make(), "done")
+
+
 @pytest.mark.parametrize("text", ["a\x00b", "a\ud800b"])
 def test_a_result_with_characters_that_jsonb_cannot_hold_is_stored_without_them(team: Team, text: str) -> None:
     team.handler(lambda todo: {"said": text}, actor_name="any")
