@@ -7,7 +7,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], *, within: float = 10, every: float = 0.05, what: str = "") -> T:
+def eventually(condition: Callable[[], T], *, within: float = 30, every: float = 0.05, what: str = "") -> T:
     """The condition's first truthy value; an AssertionError that names it after `within` seconds."""
     deadline = time.monotonic() + within
     while True:

@@ -158,7 +158,9 @@ class AdapterConsumer(dramatiq.Consumer):
         options = self._adapter.options
         left = timedelta(seconds=max(0.0, min(deadline, self._ledger.due_at) - time.monotonic()))
         deliveries = self._adapter.receive(options.batch, options.batch_bytes, left)
-        self._source_outage.over()
+        if not len(self._settlement):
+            # Else it refuses to be told something, and may go on refusing.
+            self._source_outage.over()
         self._answered()
         self._ledger.note_gaps(self._adapter.gaps())
         if not deliveries:

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 import redis
+from signals import inherited_by_none
 from waiting import eventually
 
 from switchboard.embedded import ValkeyServer
@@ -379,13 +380,15 @@ def test_interrupted_it_exits_130_and_says_nothing(cli: Cli, connection: Connect
     # Given a lock that the command waits for
     with psycopg.connect(database_url) as other:
         other.execute("LOCK TABLE todos")
-        with subprocess.Popen(
-            [*COMMAND, "todos", "list"],
-            cwd=cli.folder,
-            env=cli.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        ) as process:
+        with inherited_by_none():
+            started = subprocess.Popen(
+                [*COMMAND, "todos", "list"],
+                cwd=cli.folder,
+                env=cli.environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        with started as process:
             waiting = (
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
             )

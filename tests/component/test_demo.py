@@ -17,6 +17,7 @@ import psycopg
 import pytest
 import redis
 from servers import unavailable
+from signals import inherited_by_none
 from waiting import eventually
 
 from switchboard.demo.outside import Outside
@@ -70,9 +71,7 @@ def environment(room: Path, **more: str) -> Mapping[str, str]:
 
 
 def start(room: Path, *arguments: str) -> subprocess.Popen[str]:
-    # Under nohup the suite has SIGHUP ignored, and would hand that down.
-    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    try:
+    with inherited_by_none():
         return subprocess.Popen(
             [*COMMAND, *arguments],
             env=environment(room),
@@ -83,8 +82,6 @@ def start(room: Path, *arguments: str) -> subprocess.Popen[str]:
             cwd=room,
             start_new_session=True,
         )
-    finally:
-        signal.signal(signal.SIGHUP, inherited)
 
 
 def wait_for_line(demo: subprocess.Popen[str], words: str) -> str:

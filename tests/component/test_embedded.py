@@ -28,8 +28,8 @@ def keep_a_row(server: PostgresServer) -> None:
         connection.execute("INSERT INTO kept VALUES ('committed')")
 
 
-def client_of(server: ValkeyServer) -> "redis.Redis":
-    return redis.Redis.from_url(server.url, socket_timeout=0.5, retry=None)
+def client_of(server: ValkeyServer, seconds: float = 10) -> "redis.Redis":
+    return redis.Redis.from_url(server.url, socket_timeout=seconds, retry=None)
 
 
 def test_postgres_is_version_18_on_its_socket_and_on_loopback(own_postgres: PostgresServer) -> None:
@@ -238,12 +238,13 @@ def test_valkey_without_appendonly_starts_empty(tmp_path: Path) -> None:
 
 
 def test_valkey_suspended_answers_nobody_until_resumed(own_valkey: ValkeyServer) -> None:
-    with client_of(own_valkey) as client:
+    with client_of(own_valkey, seconds=0.5) as client:
         assert client.ping()
         own_valkey.suspend()
         with pytest.raises(redis.TimeoutError):
             client.ping()
-        own_valkey.resume()
+    own_valkey.resume()
+    with client_of(own_valkey) as client:
         assert client.ping()
 
 

@@ -233,7 +233,8 @@ def test_a_broker_that_is_away_is_tried_until_the_timeout_and_no_longer(own_valk
         began = time.monotonic()
         with pytest.raises(BrokerUnavailable):
             Publisher(adapter, timeout=SHORT).publish(b"a")
-        assert 0.2 < time.monotonic() - began < 2
+        # It has waited between tries, whose waits are random; the shortest of all is a thousandth.
+        assert 0.05 < time.monotonic() - began < 2
 
 
 def test_a_broker_that_does_not_answer_is_given_up_in_time(own_valkey: ValkeyServer) -> None:

@@ -445,6 +445,9 @@ def test_a_run_that_is_killed_leaves_what_it_had_committed(ledger: Ledger, datab
         finally:
             child.kill()
             child.wait()
+        # A commit that was under way is through, or never will be.
+        at_work = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state <> 'idle'"
+        eventually(lambda: database.execute(at_work).fetchone() == (1,), what="nobody but us is at work")
         done = states(database)
         assert done.get("pending", 0) % 1_000 == 0
         left = done.get("claimed", 0)

@@ -86,12 +86,13 @@ class Team:
     def wait_waiting(self, todo_id: int) -> dict[str, Any]:
         """The todo once it waits for another attempt, claimed by nobody."""
 
-        def waits() -> bool:
+        def waiting() -> dict[str, Any] | None:
             row = self.row(todo_id)
-            return row["state"] == "claimed" and row["owner"] is None
+            return row if row["state"] == "claimed" and row["owner"] is None else None
 
-        eventually(waits, within=15, what=f"todo {todo_id} waits")
-        return self.row(todo_id)
+        row = eventually(waiting, within=15, what=f"todo {todo_id} waits")
+        assert row
+        return row
 
     def waits_for(self, todo_id: int) -> float:
         """Seconds between the end of its last attempt and the next."""

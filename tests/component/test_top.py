@@ -20,6 +20,7 @@ from typing import Any
 import psycopg
 import pytest
 import redis
+from signals import inherited_by_none
 from waiting import eventually
 
 from switchboard.embedded import PostgresServer
@@ -90,10 +91,11 @@ class Top:
         fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
         os.set_blocking(ours, False)
         environment = {**os.environ, **self.env, "TERM": "xterm"}
-        process = subprocess.Popen(
-            [*COMMAND, *options], cwd=self.folder, env=environment, stdin=its, stdout=its, stderr=its,
-            start_new_session=True,
-        )  # fmt: skip
+        with inherited_by_none():
+            process = subprocess.Popen(
+                [*COMMAND, *options], cwd=self.folder, env=environment, stdin=its, stdout=its, stderr=its,
+                start_new_session=True,
+            )  # fmt: skip
         os.close(its)
         try:
             yield Terminal(process, ours)

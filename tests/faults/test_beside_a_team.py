@@ -39,7 +39,7 @@ def line(tmp_path: Path, database_url: str, redis_url: str) -> Line:
     (tmp_path / "myapp/tasks.py").write_text(TASKS)
     # No SWITCHBOARD_BROKER_URL: the broker is the team's.
     env = {"TEAM_URL": redis_url, "SWITCHBOARD_BROKER_URL": ""}
-    return Line(tmp_path, database_url, redis_url, options={"claim_idle": "2s"}, env=env)
+    return Line(tmp_path, database_url, redis_url, options={"claim_idle": "5s"}, env=env)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_both_go_on_after_a_worker_was_killed(line: Line, team: Team) -> None:
 
 
 def test_every_thread_is_busy_for_longer_than_claim_idle_and_nothing_is_delivered_twice(line: Line, team: Team) -> None:
-    threads, busy_seconds = 2, 7
+    threads, busy_seconds = 2, 15
     with line.running(modules=MODULES, threads=threads) as busy:
         for _ in range(threads):
             team.send("slow", busy_seconds)

@@ -90,7 +90,7 @@ def test_killed_between_batches(line: Line) -> None:
     assert line.attempts() == 240
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_killed_again_and_again_under_load(tmp_path: Path, database_url: str, redis_url: str) -> None:
     kills, messages = 6, 5_000
     chance = random.Random(2)

@@ -13,7 +13,7 @@ needs_hosts = pytest.mark.skipif(
 
 @pytest.fixture
 def line(tmp_path: Path, database_url: str, redis_url: str) -> Line:
-    return Line(tmp_path, database_url, redis_url, options={"batch": 50, "claim_idle": "2s"})
+    return Line(tmp_path, database_url, redis_url, options={"batch": 50, "claim_idle": "5s"})
 
 
 def consumers(line: Line) -> list[str]:
@@ -23,6 +23,7 @@ def consumers(line: Line) -> list[str]:
 
 def test_two_workers_of_two_processes_store_each_message_once(line: Line) -> None:
     with line.running(processes=2) as one, line.running(processes=2):
+        eventually(lambda: line.group() and len(consumers(line)) == 4, what="all of them read")
         line.slow_down()
         line.publish(2_000)
         line.settle(one, within=40)
@@ -34,6 +35,7 @@ def test_two_workers_of_two_processes_store_each_message_once(line: Line) -> Non
 @needs_hosts
 def test_two_hosts_store_each_message_once(line: Line) -> None:
     with line.running(processes=2, host="north") as north, line.running(host="south"):
+        eventually(lambda: line.group() and len(consumers(line)) == 3, what="all of them read")
         line.slow_down()
         line.publish(2_000)
         line.settle(north, within=40)
@@ -65,7 +67,7 @@ def test_what_a_living_host_works_on_is_not_claimed_by_another(line: Line) -> No
             line.publish(40)
             # Much longer than claim_idle: the other has looked many times.
             eventually(lambda: any(name.startswith("south") for name in consumers(line)), what="the other reads")
-            remains(lambda: held_by(line, held) == {"north"}, seconds=4, what="another host has claimed them")
+            remains(lambda: held_by(line, held) == {"north"}, seconds=10, what="another host has claimed them")
     assert {entry["times_delivered"] for entry in line.pending()} <= {1}
     with line.running(host="south") as south:
         line.settle(south)

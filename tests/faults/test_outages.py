@@ -122,8 +122,9 @@ def test_connections_to_the_source_are_cut_half_closed_and_reset_in_mid_reply_un
         pids = worker.pids
         line.slow_down(0.002)
         for fault in faults:
+            before = line.stored()
             line.publish(200)
-            line.wait_stored(line.stored() + 20)
+            line.wait_stored(before + 20)
             fault()
         line.settle(worker, within=40)
         assert worker.pids == pids
@@ -199,7 +200,7 @@ def test_the_source_pauses_its_clients(
             read = len(line.pending())
             with line.source() as source:
                 # Longer than a command may take: its answer comes when nobody waits for it any more.
-                source.execute_command("CLIENT", "PAUSE", 6_000, mode)
+                source.execute_command("CLIENT", "PAUSE", 10_000, mode)
         eventually(lambda: line.stored() >= read, what="what was read is stored")
         said(worker, "unavailable")
         with line.source() as source:
@@ -314,8 +315,9 @@ def test_connections_to_postgresql_are_cut_half_closed_reset_and_ended_under_loa
             pids = worker.pids
             line.slow_down(0.002)
             for fault in faults:
+                before = line.stored()
                 line.publish(200)
-                line.wait_stored(line.stored() + 20)
+                line.wait_stored(before + 20)
                 fault()
             line.settle(worker, within=40)
             assert worker.pids == pids

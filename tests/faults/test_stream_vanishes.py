@@ -82,8 +82,9 @@ def test_the_group_is_destroyed_again_and_again_under_load(line: Line) -> None:
     with line.running(processes=2) as worker:
         line.slow_down()
         for _ in range(5):
+            before = line.stored()
             line.publish(400)
-            line.wait_stored(line.stored() + 1)
+            line.wait_stored(before + 1)
             destroy_group(line)
         line.settle(worker, within=40)
         assert_quiet(worker)

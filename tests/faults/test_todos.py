@@ -132,6 +132,13 @@ class Yard:
         except AssertionError as late:
             raise AssertionError(f"{late}\n{self.states()}\n{worker.output[-6000:]}") from None
 
+    def has_locks(self) -> bool:
+        """Whether a worker's session is within a transaction that has written todos, once none has more to do."""
+        ours = "FROM pg_stat_activity WHERE application_name = 'switchboard' AND datname = current_database()"
+        eventually(lambda: not self.rows(f"SELECT {ours} AND state = 'active'"), what="no session is at work")
+        locks = "relation = 'todos'::regclass AND mode IN ('RowExclusiveLock', 'RowShareLock')"
+        return bool(self.rows(f"SELECT FROM pg_locks WHERE {locks} AND pid IN (SELECT pid {ours})"))
+
     # The notes
 
     def notes(self, *todo_ids: int) -> list[Note]:
@@ -225,9 +232,10 @@ def test_a_killed_workers_todo_is_handled_again_by_another_after_its_lease(yard:
 
 def test_workers_that_are_killed_again_and_again_lose_nothing(yard: Yard) -> None:
     with yard.running(processes=2) as worker:
-        todos = yard.make(300, seconds=0.02)
+        todos: list[int] = []
         for _ in range(2):
             known = len(yard.began())
+            todos += yard.make(150, seconds=0.02)
             eventually(lambda: len(yard.began()) >= known + 20, within=60, every=0.01, what="it is at work")  # noqa: B023
             worker.kill_one()
             restart(worker)
@@ -300,15 +308,16 @@ def cpu_seconds(worker: Worker) -> float:
 
 
 def test_a_handler_that_outlives_its_lease_ten_times_keeps_it_and_its_worker_stays_calm(yard: Yard) -> None:
-    yard.lease_seconds = 1
+    yard.lease_seconds = 2
     with yard.running(threads=1) as worker, yard.running(threads=1) as other:
-        todos = yard.make(seconds=10)
+        todos = yard.make(seconds=20)
         yard.wait_began(todos[0])
         began, used = time.monotonic(), cpu_seconds(worker) + cpu_seconds(other)
-        yard.settle(len(todos), worker, within=25)
+        yard.settle(len(todos), worker, within=40)
         used, wall = cpu_seconds(worker) + cpu_seconds(other) - used, time.monotonic() - began
         yard.assert_each_once(todos)
-        assert "lease" not in worker.output + other.output
+        assert "lease is another's" not in worker.output + other.output
+        assert "lease has gone" not in worker.output + other.output
         assert used < LITTLE_CPU * wall * 2, f"{used:.1f} s of CPU in {wall:.1f} s"
 
 
@@ -345,7 +354,7 @@ def test_a_worker_claims_no_more_than_its_threads_can_take(yard: Yard, first: st
 def test_a_worker_that_waits_for_its_last_handler_in_order_to_stop_uses_no_processor_and_keeps_its_lease(
     yard: Yard,
 ) -> None:
-    yard.lease_seconds = 1
+    yard.lease_seconds = 2
     go = yard.folder / "go"
     with yard.running(threads=1) as worker, yard.running(threads=1) as other:
         todo_id = yard.make(until=str(go))[0]
@@ -353,12 +362,12 @@ def test_a_worker_that_waits_for_its_last_handler_in_order_to_stop_uses_no_proce
         stopping = worker if first.pid in worker.pids else other
         stopping.parent.terminate()
         said(stopping, "Shutting down")
-        used = seconds_of_cpu(stopping, 3)
+        used = seconds_of_cpu(stopping, 5)
         go.touch()
         assert stopping.parent.wait(20) == 0, stopping.output
         assert yard.row(todo_id)["state"] == "done"
         yard.assert_each_once([todo_id])
-    assert used < LITTLE_CPU * 3, f"{used:.1f} s of CPU in 3 s"
+    assert used < LITTLE_CPU * 5, f"{used:.1f} s of CPU in 5 s"
 
 
 def seconds_of_cpu(worker: Worker, seconds: float) -> float:
@@ -369,24 +378,33 @@ def seconds_of_cpu(worker: Worker, seconds: float) -> float:
 
 
 def test_a_row_that_somebody_locks_does_not_cost_its_neighbours_their_leases(yard: Yard) -> None:
-    yard.lease_seconds = 1
+    yard.lease_seconds = 3
     go = yard.folder / "go"
     with yard.running(threads=4) as worker:
         todos = yard.make(4, until=str(go))
         eventually(lambda: len(yard.began()) == 4, within=15, what="its threads are busy")
         with yard.running(threads=4) as other, psycopg.connect(yard.url) as somebody:
             somebody.execute("SELECT FROM todos WHERE id = %s FOR UPDATE", (todos[0],))
-            remains(lambda: len(yard.began()) == 4, seconds=5, what="one is handled by two at once")
-            somebody.rollback()
+            remains(lambda: len(yard.began()) == 4, seconds=10, what="one is handled by two at once")
+            # Its own lease has run out meanwhile: whoever came first would have it.
+            later = "UPDATE todos SET lease_expires_at = clock_timestamp() + interval '1 minute' WHERE id = %s"
+            somebody.execute(later, (todos[0],))
+            somebody.commit()
             go.touch()
             yard.settle(len(todos), other)
             yard.assert_each_once(todos)
-            assert "lease" not in worker.output
+            assert "lease is another's" not in worker.output
+            assert "lease has gone" not in worker.output
 
 
 @contextmanager
-def frozen(pid: int) -> Iterator[None]:
+def frozen(pid: int, yard: Yard) -> Iterator[None]:
+    """Stops the process, but not within a transaction that has todos locked: nobody could take them from it."""
     os.kill(pid, signal.SIGSTOP)
+    while yard.has_locks():
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.01)
+        os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
@@ -398,7 +416,7 @@ def test_a_worker_that_was_frozen_past_its_lease_cannot_complete_what_another_ha
     with yard.running(threads=1) as worker:
         todo_id = yard.make(until=str(go))[0]
         first = yard.wait_began(todo_id)
-        with frozen(first.pid):
+        with frozen(first.pid, yard):
             lease = yard.row(todo_id)["lease_expires_at"]
             go.touch()
             with yard.running() as other:
@@ -421,7 +439,7 @@ def test_a_handler_in_its_own_transaction_that_was_frozen_past_its_lease_stores_
     with yard.running(threads=1) as worker:
         todo_id = yard.make(queue="booked", until=str(go))[0]
         first = yard.wait_began(todo_id)
-        with frozen(first.pid):
+        with frozen(first.pid, yard):
             go.touch()
             with yard.running() as other:
                 eventually(lambda: yard.row(todo_id)["state"] == "done", within=20, what="the other has done it")
@@ -440,7 +458,7 @@ def test_a_thawed_worker_does_not_begin_what_another_has_taken_meanwhile(yard: Y
         todos = yard.make(2, until=str(go))
         first = eventually(yard.began, within=15, what="its one thread is busy")[0]
         eventually(lambda: yard.states()["claimed"] == 2, within=15, what="it holds one that it has not begun")
-        with frozen(first.pid):
+        with frozen(first.pid, yard):
             go.touch()
             with yard.running() as other:
                 yard.settle(2, other)
@@ -452,6 +470,8 @@ def test_a_thawed_worker_does_not_begin_what_another_has_taken_meanwhile(yard: Y
 
 
 def test_postgresql_is_killed_midway_and_started_again(own_yard: Yard, own_postgres: PostgresServer) -> None:
+    # Longer than a restart takes: what ran out meanwhile is another's, and each is said.
+    own_yard.lease_seconds = 10
     with own_yard.running() as worker:
         todos = own_yard.make(400, seconds=0.02)
         eventually(lambda: len(own_yard.began()) >= 50, within=15, every=0.01, what="it is at work")
@@ -459,7 +479,7 @@ def test_postgresql_is_killed_midway_and_started_again(own_yard: Yard, own_postg
         own_postgres.kill()
         said(worker, "unavailable")
         own_postgres.start()
-        own_yard.settle(len(todos), worker)
+        own_yard.settle(len(todos), worker, within=60)
         said_lines = worker.output.splitlines()[lines:]
         assert len(said_lines) < FEW_LINES, "\n".join(said_lines)
     assert {note.todo_id for note in own_yard.began()} == set(todos)
@@ -509,10 +529,11 @@ def test_connections_are_ended_again_and_again_and_each_todo_is_done(yard: Yard)
         "WHERE application_name = 'switchboard' AND datname = current_database()"
     )
     with yard.running() as worker:
-        todos = yard.make(300, seconds=0.02)
+        todos: list[int] = []
         pids = worker.pids
         for _ in range(4):
             known = len(yard.began())
+            todos += yard.make(75, seconds=0.02)
             eventually(lambda: len(yard.began()) > known, within=20, every=0.01, what="it is at work")  # noqa: B023
             yard.rows(end_all)
         yard.settle(len(todos), worker)

@@ -121,7 +121,7 @@ def test_redelivered_no_second_effect(line: ListLine, proxy: Proxy, redis_url: s
 
 def test_dead_worker_taken_over(line: ListLine) -> None:
     # Short, so that a worker looks often for what others have left, and longer than anything takes here.
-    line.options["claim_idle"] = "2s"
+    line.options["claim_idle"] = "5s"
     with line.running() as first, line.locked():
         # Two batches: it reads no more.
         line.put(b"a")
