@@ -438,11 +438,21 @@ def test_no_such_adapter_no_such_path_and_no_such_method(served: Served) -> None
     ]
     with Untouched(served):
         for name in odd:
-            assert served.post(f"/webhooks/{name}", b"{}").status_code in (404, 307), name
+            assert served.post(f"/webhooks/{name}", b"{}").status_code == 404, name
         for path in ("/", "/webhooks", "/webhooks/", "/docs", "/openapi.json", "/v1", "/metrics"):
             assert served.client.get(f"{served.url}{path}").status_code == 404
         for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS"):
             assert served.client.request(method, f"{served.url}/webhooks/github").status_code == 405
+
+
+@pytest.mark.parametrize("path", [f"/webhooks/builds/?token={TOKEN}", "/v1/queues/deploys/todos/", "/livez/"])
+def test_a_slash_too_many_is_not_redirected_to_what_a_token_would_be_sent_to_in_plain_text(
+    served: Served, path: str
+) -> None:
+    with Untouched(served):
+        answer = served.post(path, body())
+    assert answer.status_code == 404
+    assert "location" not in answer.headers
 
 
 def test_an_adapter_without_its_secret_is_off_and_says_so(served: Served) -> None:
