@@ -204,7 +204,7 @@ def test_a_retry_of_stripes_has_the_id_and_not_the_bytes_and_is_a_redelivery(ser
     assert served.rows("SELECT id FROM dead_letters WHERE payload = ANY(%s)", bodies) == []
 
 
-def test_a_dead_letter_that_is_replayed_has_the_trust_of_its_adapter(served: Served) -> None:
+def test_a_dead_letter_that_is_replayed_has_the_trust_and_the_address_that_it_came_with(served: Served) -> None:
     sent = own("github")
     other = github(body(), delivery=sent.headers["X-GitHub-Delivery"])
     for each in (sent, other):
@@ -213,9 +213,9 @@ def test_a_dead_letter_that_is_replayed_has_the_trust_of_its_adapter(served: Ser
     with closing(Ledger(served.database_url)) as ledger, ledger.transaction() as transaction:
         assert replay(transaction.connection, letter)
     [event] = served.rows(
-        "SELECT family, trust_mode, verified, verify_detail FROM events WHERE payload = %s", other.body
+        "SELECT family, trust_mode, verified, verify_detail, host(source_ip) FROM events WHERE payload = %s", other.body
     )
-    assert event == ("webhook", "signed", True, "github HMAC-SHA-256, secret 1 of 1")
+    assert event == ("webhook", "signed", True, "github HMAC-SHA-256, secret 1 of 1", "127.0.0.1")
 
 
 def test_deliveries_that_wait_together_each_hear_what_became_of_them(served: Served) -> None:
