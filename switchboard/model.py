@@ -47,8 +47,8 @@ class Delivery:
     tries: int = 1
     #: What its transport acknowledges it by.
     handle: str = ""
-    #: Whether its sender vouches for the id: it stands in what was signed, so that another body under it is the same
-    #: delivery once more (Stripe counts in it how many webhooks are still to come).
+    #: Whether its sender vouches for the id: it stands in what was signed, and its sender is known to try again with
+    #: other bytes, so that another body under it is the same delivery once more (Stripe's).
     vouched_id: bool = False
     #: Why its last try in this process failed, as far as that is known.
     last_error: str = field(default="", repr=False)

@@ -17,8 +17,8 @@ def replay(connection: Connection, letter_id: int) -> bool:
     one transaction; False where it was resolved before, and nothing is done.
 
     Its adapter's settings are those of its last registration: a provider that is mended, or a larger ``max_body``,
-    has its effect. Raises ``NotFound`` where there is no such dead letter or adapter, and ``MessageInvalid`` where
-    it still cannot become a todo, with why.
+    has its effect. How its message was verified, and from where it was sent, stays as it was. Raises ``NotFound`` where
+    there is no such dead letter or adapter, and ``MessageInvalid`` where it still cannot become a todo, with why.
     """
     letter = get_dead_letter(connection, letter_id, lock=True)
     if letter.resolved_at is not None:
@@ -29,8 +29,9 @@ def replay(connection: Connection, letter_id: int) -> bool:
         queue=str(adapter.config["queue"]),
         key_prefix=adapter.key_prefix,
         provider=str(adapter.config.get("provider", "generic")),
-        family=adapter.family,
-        trust_mode=adapter.trust_mode,
+        # Of a row from before these were kept nobody knows more than the adapter's.
+        family=letter.family or adapter.family,
+        trust_mode=letter.trust_mode or adapter.trust_mode,
         max_body=int(str(adapter.config["max_body"])),
     )
     route, delivery = _as_delivered(route, letter)
@@ -56,6 +57,12 @@ def _as_delivered(route: Route, letter: DeadLetterBody) -> tuple[Route, Delivery
             native_id = f"{native_id}:dead-letter-{letter.id}"
         route = replace(route, key_prefix=prefix)
     delivery = Delivery(
-        letter.payload, native_id, letter.verify_detail, letter.headers, letter.content_type, tries=letter.deliveries
+        letter.payload,
+        native_id,
+        letter.verify_detail,
+        letter.headers,
+        letter.content_type,
+        letter.source_ip,
+        tries=letter.deliveries,
     )
     return route, delivery

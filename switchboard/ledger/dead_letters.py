@@ -11,21 +11,22 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from ..errors import Conflict, NotFound
-from ..model import DeadLetter, DeadLetterReason, Route
+from ..model import DeadLetter, DeadLetterReason, Family, Route, TrustMode
 from ..normalize import storable_text
 from ..redact import redact_headers, safe_text
 from .connection import Connection, within
 from .wire import as_jsonb
 
 _COLUMNS = sql.SQL(
-    "id, adapter, external_id, reason, detail, verify_detail, content_type, headers, "
-    "idempotency_key, octet_length(payload) AS payload_size, deliveries, received_at, resolved_at, resolution"
+    "id, adapter, external_id, reason, detail, family, trust_mode, verified, verify_detail, "
+    "host(source_ip) AS source_ip, content_type, headers, idempotency_key, "
+    "octet_length(payload) AS payload_size, deliveries, received_at, resolved_at, resolution"
 )
 
 _INSERT = sql.SQL("""
-INSERT INTO dead_letters (adapter, external_id, idempotency_key, reason, detail, verify_detail, content_type,
-                          headers, payload, deliveries)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+INSERT INTO dead_letters (adapter, external_id, idempotency_key, reason, detail, family, trust_mode, verified,
+                          verify_detail, source_ip, content_type, headers, payload, deliveries)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (adapter, idempotency_key, reason, sha256(payload)) WHERE resolved_at IS NULL DO NOTHING
 RETURNING id
 """)
@@ -59,7 +60,12 @@ class DeadLetterRow:
     idempotency_key: str
     reason: str
     detail: str
+    #: As its message came; with the next two None where it was kept before they were (0007).
+    family: Family | None
+    trust_mode: TrustMode | None
+    verified: bool | None
     verify_detail: str
+    source_ip: str | None
     content_type: str
     headers: dict[str, str]
     payload_size: int
@@ -94,7 +100,11 @@ def insert_dead_letters(
                 letter.key,
                 letter.reason,
                 safe_text(letter.detail),
+                route.family,
+                route.trust_mode,
+                route.verified,
                 storable_text(delivery.verify_detail),
+                delivery.source_ip,
                 storable_text(delivery.content_type),
                 as_jsonb(redact_headers(delivery.headers)),
                 delivery.body,

@@ -71,7 +71,7 @@ class Generic(PushAdapter):
     def verify(self, request: Request) -> Delivery:
         if self.trust_mode == "signed":
             message_id, detail = check_signature(request, self.secrets, self._options.tolerance)
-            return self._delivery(request, message_id, detail, vouched_id=True)
+            return self._delivery(request, message_id, detail)
         detail = OPEN if self.trust_mode == "open" else check_token(request, self.secrets)
         try:
             native_id = request.id_header("webhook-id") or request.id_header("x-delivery-id")

@@ -33,7 +33,7 @@ class Slack(SignedAdapter):
         signed_at = request.time_header("x-slack-request-timestamp", self._options.tolerance)
         which = matching(self.secrets, [given], lambda secret: _sign(secret, signed_at, request.body))
         native_id = id_in_body(request.body, "event_id")
-        return self._delivery(request, native_id, f"slack v0, secret {which}", vouched_id=True)
+        return self._delivery(request, native_id, f"slack v0, secret {which}")
 
     def answer(self, delivery: Delivery) -> str | None:
         # Before it is parsed once more: all others have no such word, or have it somewhere else.

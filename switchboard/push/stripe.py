@@ -35,6 +35,7 @@ class Stripe(SignedAdapter):
         request.check_time(times[0], self._options.tolerance)
         which = matching(self.secrets, given, lambda secret: _sign(secret, times[0], request.body))
         native_id = id_in_body(request.body, "id")
+        # A retry is not the bytes it was: the event counts how many webhooks are still to come.
         return self._delivery(request, native_id, f"stripe v1, secret {which}", vouched_id=True)
 
 

@@ -41,7 +41,7 @@ def create_app(service: Service | None = None) -> Starlette:
         finally:
             service.close()
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/livez", livez),
             Route("/readyz", readyz(service)),
@@ -52,6 +52,9 @@ def create_app(service: Service | None = None) -> Starlette:
         middleware=[Middleware(Seal)],
         exception_handlers={HTTPException: _say_no, Gone: _answer_nobody, SwitchboardError: _cannot_serve},
     )
+    # Behind a proxy that speaks TLS it would redirect to http://, and a token would follow in plain text.
+    app.router.redirect_slashes = False
+    return app
 
 
 async def _say_no(_request: Request, error: Exception) -> Response:

@@ -27,6 +27,9 @@ LONG_BODY = 256 * 1024
 #: Requests whose bodies are on their way, at most, and those of one address: nobody is verified yet.
 MAX_BEING_READ, MAX_BEING_READ_OF_ONE = 1000, 100
 
+#: Bytes of bodies held of one address, at most; one body may be as long as its adapter takes, whatever this says.
+MOST_HELD_OF_ONE = MOST_HELD // 8
+
 
 class Gone(Exception):
     """The sender has hung up: there is nobody to answer."""
@@ -45,7 +48,7 @@ class Limits:
         self._read_seconds = read_timeout.total_seconds()
         self._in_progress = 0
         self._being_read: Counter[str] = Counter()
-        self._held = 0
+        self._held: Counter[str] = Counter()
 
     @asynccontextmanager
     async def body(
@@ -55,15 +58,16 @@ class Limits:
 
         413 where it is longer than ``max_body``, 408 where it takes too long, 415 where it is compressed: a signature
         is of the bytes as sent, and none of the known senders compresses. 503 where there are too many requests, or
-        too many bytes. ``Gone`` where the sender hangs up.
+        too many bytes, of all or of its address. ``Gone`` where the sender hangs up.
         """
         if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"", b"identity"):
             raise HTTPException(415, "compressed bodies are not taken")
         declared = headers.get(b"content-length", b"")
         if declared.isdigit() and int(declared[:20]) > max_body:
             raise _too_large(max_body)
-        with self._holding() as hold:
-            body = await self._read(receive, max_body, _network(source_ip), hold)
+        source = _network(source_ip)
+        with self._holding(source, max(max_body, MOST_HELD_OF_ONE)) as hold:
+            body = await self._read(receive, max_body, source, hold)
             with self._working():
                 yield body
 
@@ -85,21 +89,23 @@ class Limits:
         return b"".join(parts)
 
     @contextmanager
-    def _holding(self) -> Iterator[Callable[[int], None]]:
-        """Bytes that are held, by all together, until what is inside has ended."""
+    def _holding(self, source: str, most_of_one: int) -> Iterator[Callable[[int], None]]:
+        """Bytes that are held, of all together and of this source, until what is inside has ended."""
         held = 0
 
         def hold(size: int) -> None:
             nonlocal held
-            if self._held + size > MOST_HELD:
+            if self._held[source] + size > most_of_one or self._held.total() + size > MOST_HELD:
                 raise come_again("too many bytes in progress")
-            self._held += size
+            self._held[source] += size
             held += size
 
         try:
             yield hold
         finally:
-            self._held -= held
+            self._held[source] -= held
+            if not self._held[source]:
+                del self._held[source]
 
     @contextmanager
     def _reading(self, source: str) -> Iterator[None]:

@@ -592,6 +592,8 @@ def test_dead_letters_are_shown_with_their_exact_bytes(cli: Cli, connection: Con
     assert base64.b64decode(shown_text["payload_base64"]) == "{not json, café".encode()
     assert shown_text["headers"] == {"x-trace": "7"}
     assert shown_text["reason"] == "invalid"
+    trust = [shown_text[key] for key in ("family", "trust_mode", "verified", "source_ip")]
+    assert trust == ["queue", "queue", False, None]
     assert shown_binary["payload"] is None
     assert base64.b64decode(shown_binary["payload_base64"]) == NOT_UTF8
 

@@ -26,7 +26,7 @@ from switchboard.ledger import (
     resolve_dead_letter,
     upsert_adapter,
 )
-from switchboard.model import DeadLetter, Delivery, Route, Shape, Stored
+from switchboard.model import DeadLetter, Delivery, Family, Route, Shape, Stored, TrustMode
 from switchboard.normalize import Normalizer, resolve_provider
 from switchboard.replay import replay
 
@@ -67,14 +67,16 @@ class House:
             cursor = connection.execute(query.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
 
-    def register(self, name: str = "deploys", **config: object) -> Route:
+    def register(
+        self, name: str = "deploys", *, family: Family = "queue", trust_mode: TrustMode = "queue", **config: object
+    ) -> Route:
         settings: dict[str, object] = {"type": "redis-stream", "provider": "generic", "max_body": 1000} | config
         with self.ledger.transaction() as tx:
             row = upsert_adapter(
                 tx.connection,
                 name=name,
-                family="queue",
-                trust_mode="queue",
+                family=family,
+                trust_mode=trust_mode,
                 queue="work",
                 namespace=f"redis:{name}",
                 config=settings,
@@ -84,6 +86,8 @@ class House:
             queue="work",
             key_prefix=row.key_prefix,
             provider=str(settings["provider"]),
+            family=family,
+            trust_mode=trust_mode,
             max_body=int(str(settings["max_body"])),
         )
 
@@ -219,6 +223,34 @@ def test_a_dead_letter_whose_cause_is_mended_becomes_one_todo_and_is_resolved(ho
     [event] = house.rows("SELECT source, external_id, family, trust_mode, verified, verify_detail, headers FROM events")
     assert event[:6] == ("deploys", "redis:deploys:1-0", "queue", "queue", False, "redis acl: deploy-bot")
     assert event[6]["x-trace"] == "7"
+
+
+TRUST = "SELECT family, trust_mode, verified, host(source_ip) FROM "
+
+
+@pytest.mark.parametrize(("then", "now", "verified"), [("open", "signed", False), ("token", "open", True)])
+def test_a_replayed_event_says_how_its_message_was_verified_and_not_how_its_adapter_verifies_today(
+    house: House, then: TrustMode, now: TrustMode, verified: bool
+) -> None:
+    # Given a dead letter of an adapter whose trust was changed since
+    route = house.register(family="webhook", trust_mode=then)
+    house.store(route, delivery(source_ip="2001:db8::7"), normalizer=refusing)
+    house.register(family="webhook", trust_mode=now)
+    [letter_id] = house.letters()
+    # When it is replayed
+    assert house.replay(letter_id) is True
+    # Then the event has the trust, and the source, that the message came with
+    came = ("webhook", then, verified, "2001:db8::7")
+    assert house.rows(TRUST + "dead_letters") == house.rows(TRUST + "events") == [came]
+
+
+def test_a_dead_letter_from_before_its_trust_was_kept_has_that_of_its_adapter(house: House) -> None:
+    route = house.register(family="webhook", trust_mode="signed")
+    house.store(route, delivery(), normalizer=refusing)
+    house.rows("UPDATE dead_letters SET family = NULL, trust_mode = NULL, verified = NULL, source_ip = NULL")
+    [letter_id] = house.letters()
+    assert house.replay(letter_id) is True
+    assert house.rows(TRUST + "events") == [("webhook", "signed", True, None)]
 
 
 @pytest.mark.parametrize("reason", ["invalid", "id_conflict", "poison"])

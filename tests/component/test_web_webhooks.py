@@ -180,33 +180,31 @@ def test_keys_are_scoped_to_the_adapter(served: Served) -> None:
     assert keys == [("generic:standard:the-same-id",), ("github:github:the-same-id",)]
 
 
-def test_another_body_under_the_same_id_is_kept_as_a_dead_letter(served: Served) -> None:
-    sent = own("github")
-    assert served.send("github", sent).json() == {"created": 1}
-    other = github(body(), delivery=sent.headers["X-GitHub-Delivery"])
-    answer = served.send("github", other)
+@pytest.mark.parametrize("sender", ["github", "slack", "standard"])
+def test_another_body_under_the_same_id_is_kept_as_a_dead_letter(served: Served, sender: str) -> None:
+    one_id = f"id-{uuid.uuid4().hex}"
+    make: dict[str, Callable[[bytes], Sent]] = {
+        "github": lambda body: github(body, delivery=one_id),
+        "slack": slack,
+        "standard": lambda body: standard(body, message=one_id),
+    }
+    first, other = (make[sender](body(event_id=one_id)) for _ in range(2))
+    assert served.send(sender, first).json() == {"created": 1}
+    answer = served.send(sender, other)
     assert (answer.status_code, answer.json()) == (202, {"created": 0, "dead_letter": True})
     assert served.value("SELECT reason FROM dead_letters WHERE payload = %s", other.body) == "id_conflict"
 
 
-@pytest.mark.parametrize("sender", ["stripe", "slack", "standard"])
-def test_another_body_under_an_id_that_is_signed_with_it_is_a_redelivery(served: Served, sender: str) -> None:
-    """Stripe counts in its event how many webhooks are still to come: a retry has the id, and not the bytes."""
+def test_a_retry_of_stripes_has_the_id_and_not_the_bytes_and_is_a_redelivery(served: Served) -> None:
+    """Stripe counts in its event how many webhooks are still to come."""
     event_id = f"evt_{uuid.uuid4().hex}"
-    bodies = [
-        json.dumps({"id": event_id, "event_id": event_id, "pending_webhooks": count}).encode() for count in (2, 1)
-    ]
-    make: dict[str, Callable[[bytes], Sent]] = {
-        "stripe": stripe,
-        "slack": slack,
-        "standard": lambda body: standard(body, message=event_id),
-    }
-    answers = [served.send(sender, make[sender](body)) for body in bodies]
+    bodies = [json.dumps({"id": event_id, "pending_webhooks": count}).encode() for count in (2, 1)]
+    answers = [served.send("stripe", stripe(body)) for body in bodies]
     assert [answer.json() for answer in answers] == [{"created": 1}, {"created": 0}]
     assert served.rows("SELECT id FROM dead_letters WHERE payload = ANY(%s)", bodies) == []
 
 
-def test_a_dead_letter_that_is_replayed_has_the_trust_of_its_adapter(served: Served) -> None:
+def test_a_dead_letter_that_is_replayed_has_the_trust_and_the_address_that_it_came_with(served: Served) -> None:
     sent = own("github")
     other = github(body(), delivery=sent.headers["X-GitHub-Delivery"])
     for each in (sent, other):
@@ -215,9 +213,9 @@ def test_a_dead_letter_that_is_replayed_has_the_trust_of_its_adapter(served: Ser
     with closing(Ledger(served.database_url)) as ledger, ledger.transaction() as transaction:
         assert replay(transaction.connection, letter)
     [event] = served.rows(
-        "SELECT family, trust_mode, verified, verify_detail FROM events WHERE payload = %s", other.body
+        "SELECT family, trust_mode, verified, verify_detail, host(source_ip) FROM events WHERE payload = %s", other.body
     )
-    assert event == ("webhook", "signed", True, "github HMAC-SHA-256, secret 1 of 1")
+    assert event == ("webhook", "signed", True, "github HMAC-SHA-256, secret 1 of 1", "127.0.0.1")
 
 
 def test_deliveries_that_wait_together_each_hear_what_became_of_them(served: Served) -> None:
@@ -438,11 +436,21 @@ def test_no_such_adapter_no_such_path_and_no_such_method(served: Served) -> None
     ]
     with Untouched(served):
         for name in odd:
-            assert served.post(f"/webhooks/{name}", b"{}").status_code in (404, 307), name
+            assert served.post(f"/webhooks/{name}", b"{}").status_code == 404, name
         for path in ("/", "/webhooks", "/webhooks/", "/docs", "/openapi.json", "/v1", "/metrics"):
             assert served.client.get(f"{served.url}{path}").status_code == 404
         for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS"):
             assert served.client.request(method, f"{served.url}/webhooks/github").status_code == 405
+
+
+@pytest.mark.parametrize("path", [f"/webhooks/builds/?token={TOKEN}", "/v1/queues/deploys/todos/", "/livez/"])
+def test_a_slash_too_many_is_not_redirected_to_what_a_token_would_be_sent_to_in_plain_text(
+    served: Served, path: str
+) -> None:
+    with Untouched(served):
+        answer = served.post(path, body())
+    assert answer.status_code == 404
+    assert "location" not in answer.headers
 
 
 def test_an_adapter_without_its_secret_is_off_and_says_so(served: Served) -> None:

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -45,19 +45,24 @@ def deliveries(count: int) -> list[Sent]:
     return [github(json.dumps({"n": n}).encode(), delivery=f"delivery-{n}") for n in range(count)]
 
 
+def heard(served: Served, sent: Sent) -> int:
+    """The status of the answer; 0 for none."""
+    try:
+        return served.send("repos", sent).status_code
+    except httpx.TransportError:
+        return 0
+
+
 def send_until_taken(served: Served, sent: Sent) -> list[int]:
     """As a sender that tries again does, until it hears 202: the status of each try, 0 for none."""
-    heard = []
+    statuses = []
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline:
-        try:
-            heard.append(served.send("repos", sent).status_code)
-        except httpx.TransportError:
-            heard.append(0)
-        if heard[-1] == 202:
-            return heard
+        statuses.append(heard(served, sent))
+        if statuses[-1] == 202:
+            return statuses
         time.sleep(0.05)
-    raise AssertionError(f"never taken: {heard[-20:]}")
+    raise AssertionError(f"never taken: {statuses[-20:]}")
 
 
 @contextmanager
@@ -83,12 +88,12 @@ def test_every_delivery_that_was_acknowledged_has_its_todo_exactly_once_through_
 ) -> None:
     # Given a sender of many deliveries that tries each again until it is acknowledged
     sent = deliveries(300)
-    heard: list[list[int]] = []
+    statuses: list[list[int]] = []
     done = threading.Event()
 
     def kill_and_restart() -> None:
         for threshold in (40, 120, 200):
-            eventually(lambda least=threshold: len(heard) >= least or done.is_set(), within=100)  # type: ignore[misc]
+            eventually(lambda least=threshold: len(statuses) >= least or done.is_set(), within=100)  # type: ignore[misc]
             own_postgres.kill()
             own_postgres.start()
 
@@ -98,15 +103,15 @@ def test_every_delivery_that_was_acknowledged_has_its_todo_exactly_once_through_
     try:
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             for one in pool.map(lambda each: send_until_taken(served, each), sent):
-                heard.append(one)
+                statuses.append(one)
     finally:
         done.set()
         killer.join()
     # Then each has exactly one todo, and what was heard meanwhile was a request to come again
     keys = served.rows("SELECT idempotency_key FROM todos ORDER BY id")
     assert sorted(keys) == sorted({(f"github:repos:delivery-{n}",) for n in range(len(sent))})
-    assert {status for one in heard for status in one} <= {0, 202, 503}
-    assert any(503 in one for one in heard), "nobody noticed the kills"
+    assert {status for one in statuses for status in one} <= {0, 202, 503}
+    assert any(503 in one for one in statuses), "nobody noticed the kills"
     assert served.output.count("the ledger is unavailable") <= 12
 
 
@@ -143,10 +148,10 @@ def test_a_flood_takes_no_more_connections_than_its_own(served: Served) -> None:
     assert stored >= statuses.count(202) > 0
 
 
-def begin(served: Served, *headers: str) -> socket.socket:
-    """A request whose body never ends."""
+def begin(served: Served, *headers: str, size: int = 1000) -> socket.socket:
+    """A request whose body never ends; its first byte is sent."""
     sender = socket.create_connection(("127.0.0.1", served.port), 60)
-    lines = ["POST /webhooks/repos HTTP/1.1", "Host: x", "Content-Length: 1000", *headers, "", "x"]
+    lines = ["POST /webhooks/repos HTTP/1.1", "Host: x", f"Content-Length: {size}", *headers, "", "x"]
     sender.sendall("\r\n".join(lines).encode())
     return sender
 
@@ -168,6 +173,24 @@ def test_bodies_that_never_end_take_only_the_places_of_their_own_address(served:
         eventually(lambda: served.send("repos", from_there).status_code == 503, within=60)
         assert served.send("repos", others.having("X-Forwarded-For", "198.51.100.7")).status_code == 202
     eventually(lambda: served.send("repos", from_there).status_code == 202, within=60)
+
+
+def test_the_bytes_of_bodies_that_never_end_are_those_of_their_own_address_alone(served: Served) -> None:
+    forged, flooder = "X-Hub-Signature-256: sha256=" + "0" * 64, "X-Forwarded-For: 203.0.113.9"
+    size = 25 * 1024**2
+    large = github(json.dumps({"n": "x" * 8 * 1024**2}).encode(), delivery="large")
+    with ExitStack() as senders:
+        # Given a stranger who sends all but the last byte of as many large bodies as are held of all together
+        for _ in range(11):
+            sender = senders.enter_context(closing(begin(served, forged, flooder, size=size)))
+            # Some are answered before they are read.
+            with suppress(ConnectionError):
+                sender.sendall(b"x" * (size - 2))
+        # Then a sender from elsewhere is taken, and the stranger has only a part
+        assert served.send("repos", large.having("X-Forwarded-For", "198.51.100.7")).status_code == 202
+        again = large.having("X-Forwarded-For", "203.0.113.9")
+        eventually(lambda: heard(served, again) == 503, within=60)
+    eventually(lambda: heard(served, again) == 202, within=60)
 
 
 def test_idle_connections_beyond_the_limit_make_room_for_a_delivery(
