@@ -23,7 +23,8 @@ def create_todo_actor(broker: AdapterQueues | None = None) -> dramatiq.Actor[Any
     """The actor on that broker, or on the one in force; declared with the first call.
 
     ``create_todo.send(queue=…, payload=…, idempotency_key=…)``: its message is acknowledged once the todo is committed,
-    and makes the same todo when it is delivered again: by its key, or by its message id where none is given.
+    and makes no second one when it is delivered again, for as long as its event is kept. Of several messages with one
+    key the first makes a todo, and none makes another until that has ended.
     """
     broker = broker if broker is not None else broker_in_force()
     known: dramatiq.Actor[Any, Any] | None = broker.actors.get(ACTOR)
@@ -50,12 +51,13 @@ def _create_todo(
     connection = ledger.transaction()
     event_id = None
     message = CurrentMessage.get_current_message()
-    if idempotency_key is None and message is not None:
+    if message is not None:
         # As an event, which outlives the todo: a message that comes again once that is done makes no second one.
-        idempotency_key = f"dramatiq:{message.message_id}"
-        event_id = ledger.remember_message(connection, ACTOR, idempotency_key, json.dumps(payload).encode())
+        known_as = f"dramatiq:{message.message_id}"
+        event_id = ledger.remember_message(connection, ACTOR, known_as, json.dumps(payload).encode())
         if event_id is None:
             return
+        idempotency_key = known_as if idempotency_key is None else idempotency_key
     ledger.create_todo(
         connection,
         queue=queue,

@@ -120,6 +120,8 @@ class Batch:
     not_before: float = 0.0
     #: Monotonic second at which its deliveries were read, or taken up again.
     read_at: float = field(default_factory=time.monotonic)
+    #: How often the ledger refused to take it as dead letters.
+    not_buried: int = 0
     #: Set once the ledger has answered and the try is counted: what fails from here on may be the batch's own fault.
     begun: bool = False
     #: The monotonic second of that.

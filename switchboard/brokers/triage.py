@@ -86,6 +86,12 @@ class Triage:
 
     def failed(self, batch: Batch, why: str = "") -> None:
         """Takes in a batch whose try failed through its own fault: that try counts, and sets its next company."""
+        if batch.company == "poison":
+            # To bury it is no try, and what it died of is what somebody wants to read.
+            ready = self._clock() + retry_delay(ALONE_FROM + 1 + batch.not_buried)
+            again = self._again(batch, batch.deliveries)
+            self._together.append(replace(again, not_before=ready, not_buried=batch.not_buried + 1))
+            return
         counted = 0 if batch.company == "fresh" else 1
         tried = [replace(delivery, tries=delivery.tries + counted, last_error=why) for delivery in batch.deliveries]
         if len(tried) > 1:
@@ -147,7 +153,9 @@ class Triage:
             self._together.appendleft(batch)
 
     def _again(self, batch: Batch, deliveries: Sequence[Delivery]) -> Batch:
-        return Batch(self._route, deliveries, batch.company, batch.not_before, batch.read_at)
+        return Batch(
+            self._route, deliveries, batch.company, batch.not_before, batch.read_at, not_buried=batch.not_buried
+        )
 
     def _batches(self, deliveries: Sequence[Delivery], company: Company, not_before: float = 0.0) -> Iterator[Batch]:
         """As few batches as the bounds allow; one delivery larger than ``batch_bytes`` is a batch of its own."""

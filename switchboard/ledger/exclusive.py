@@ -39,7 +39,10 @@ class ExclusiveLock:
             return self._taken
         if self._connection is None:
             # Who stands by asks in the pool: a connection of its own is for who can have the lock.
-            with self._ledger.transaction(timeout=ASK_TIMEOUT, doing=self._doing) as tx:
+            with (
+                self._ledger.transaction(timeout=ASK_TIMEOUT, doing=self._doing) as tx,
+                within(tx.connection, None, self._doing),
+            ):
                 if not self._free(tx.connection, wanted):
                     return self._taken
         connection = self._connection or self._ledger.connect()

@@ -13,6 +13,7 @@ import psycopg
 from psycopg import sql
 
 from ..errors import LedgerError, LedgerUnavailable
+from .connection import within
 from .failures import translate
 from .pool import Ledger
 
@@ -66,7 +67,8 @@ def migrate(ledger: Ledger, folder: Traversable | None = None) -> list[str]:
 
 
 def _known(ledger: Ledger) -> set[str]:
-    with ledger.transaction(doing="migrate") as transaction:
+    doing = "db: migrate"
+    with ledger.transaction(doing=doing) as transaction, within(transaction.connection, None, doing):
         connection = transaction.connection
         if not (connection.execute(_EXISTS).fetchone() or [False])[0]:
             return set()
@@ -74,7 +76,7 @@ def _known(ledger: Ledger) -> set[str]:
 
 
 def _apply(ledger: Ledger, migration: Migration) -> bool:
-    doing = f"migration {migration.version}"
+    doing = f"db: migration {migration.version}"
     with ledger.transaction(timeout=MIGRATION_TIMEOUT, doing=doing) as transaction:
         connection = transaction.connection
         try:

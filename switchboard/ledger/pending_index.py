@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
 from ..errors import LedgerError
 from .connection import Connection, within
-from .failures import translate
 from .holders import HELD_TOO_LONG, cleanup_holders
 from .pool import Ledger
 from .todos import database_time
@@ -56,10 +55,13 @@ _PATIENCE = sql.SQL("SELECT set_config('statement_timeout', %s, false), set_conf
 _WHO = sql.SQL("SELECT pg_backend_pid()")
 _REBUILD = sql.SQL("REINDEX INDEX CONCURRENTLY idx_todos_pending")
 
-# What a rebuild that was broken off leaves behind: it is never read, and every insert still writes to it.
+# What a rebuild that was broken off leaves behind: it is never read, and every insert still writes to it. One that
+# goes on has the same; of another role's it is not told which table it is of.
 _LEFTOVERS = sql.SQL("""
 SELECT relnamespace::regnamespace::text, relname FROM pg_class JOIN pg_index ON indexrelid = pg_class.oid
 WHERE indrelid = 'todos'::regclass AND NOT indisvalid AND relname ~ '^idx_todos_pending_cc(new|old)[0-9]*$'
+  AND NOT EXISTS (SELECT FROM pg_stat_progress_create_index
+                  WHERE datname = current_database() AND coalesce(relid, indrelid) = indrelid)
 """)
 _DROP = sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}")
 
@@ -88,8 +90,8 @@ def inspect_pending_index(connection: Connection, *, timeout: timedelta | None =
 
 
 def look_after_pending_index(ledger: Ledger, *, held_too_long: timedelta = HELD_TOO_LONG) -> bool:
-    """Names in a warning who keeps dead rows from being cleaned up, and rebuilds the index where it is bloated, once a
-    day at most; whether it did. What cannot be done is a warning, too.
+    """Names in a warning who keeps dead rows from being cleaned up, drops what a rebuild that was broken off left, and
+    rebuilds the index where it is bloated, once a day at most; whether it did. What cannot be done is a warning, too.
     """
     try:
         with ledger.transaction(doing="look after idx_todos_pending") as transaction:
@@ -98,6 +100,8 @@ def look_after_pending_index(ledger: Ledger, *, held_too_long: timedelta = HELD_
             holders = cleanup_holders(connection, older=held_too_long)
             tried = [row.seconds_ago for row in list_upkeep(connection) if row.job == REBUILD_JOB]
             now = database_time(connection)
+            with within(connection, None, "look for leftovers of idx_todos_pending"):
+                leftovers = connection.execute(_LEFTOVERS).fetchall()
         for holder in holders[:1]:
             logger.warning(
                 "a transaction of %s (pid %s, %s) has been open for %d minutes: until it ends, dead rows of todos "
@@ -108,6 +112,9 @@ def look_after_pending_index(ledger: Ledger, *, held_too_long: timedelta = HELD_
                 holder.age_seconds // 60,
                 index.dead_rows,
             )
+        if leftovers:
+            with _unpooled(ledger, "drop leftovers of idx_todos_pending") as unpooled:
+                _drop_leftovers(unpooled)
         recently = any(seconds < REBUILD_INTERVAL.total_seconds() for seconds in tried)
         # Counted before it is rebuilt, and only then: the statistics may be old.
         if not index.bloated or holders or recently or not _is_bloated(ledger, index):
@@ -139,26 +146,30 @@ def rebuild_pending_index(ledger: Ledger) -> None:
     Raises ``LedgerUnavailable`` where somebody uses the table for longer than that waits: nothing has changed then; and
     ``LedgerError`` behind a pooler, whose sessions are not ours to set limits in.
     """
-    with closing(ledger.connect(direct=True)) as connection:
-        connection.patience = REBUILD_TIMEOUT
+    with _unpooled(ledger, "rebuild idx_todos_pending") as connection:
+        _drop_leftovers(connection)
         try:
-            row = connection.execute(_WHO).fetchone()
-            if row is None or row[0] != connection.info.backend_pid:
-                raise LedgerError("rebuild idx_todos_pending: not through a pooler; set SWITCHBOARD_LISTEN_URL")
-            connection.execute(_PATIENCE, [_milliseconds(REBUILD_TIMEOUT), _milliseconds(REBUILD_LOCK_TIMEOUT)])
-            _drop_leftovers(connection)
-            try:
-                connection.execute(_REBUILD)
-            finally:
-                if not connection.closed:
-                    _drop_leftovers(connection)
-        except psycopg.Error as error:
-            raise translate(error, "rebuild idx_todos_pending") from error
+            connection.execute(_REBUILD)
+        finally:
+            if not connection.closed:
+                _drop_leftovers(connection)
+
+
+@contextmanager
+def _unpooled(ledger: Ledger, doing: str) -> Iterator[Connection]:
+    """A connection of its own with a rebuild's patience, on which each statement commits by itself."""
+    with closing(ledger.connect(direct=True)) as connection, within(connection, REBUILD_TIMEOUT, doing):
+        row = connection.execute(_WHO).fetchone()
+        if row is None or row[0] != connection.info.backend_pid:
+            raise LedgerError(f"{doing}: not through a pooler; set SWITCHBOARD_LISTEN_URL")
+        connection.execute(_PATIENCE, [_milliseconds(REBUILD_TIMEOUT), _milliseconds(REBUILD_LOCK_TIMEOUT)])
+        yield connection
 
 
 def _drop_leftovers(connection: Connection) -> None:
     for name in connection.execute(_LEFTOVERS).fetchall():
         connection.execute(_DROP.format(sql.Identifier(*name)))
+        logger.info("dropped %s, which a rebuild that was broken off had left", name[1])
 
 
 def _milliseconds(duration: timedelta) -> str:

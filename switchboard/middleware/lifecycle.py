@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Protocol
 
 import dramatiq
 from dramatiq.worker import Worker
 
 from ..errors import SwitchboardError
+from ..redact import safe_text
+
+logger = logging.getLogger(__name__)
 
 
 class Served(Protocol):
@@ -37,8 +41,11 @@ class Lifecycle(dramatiq.Middleware):
         try:
             self._served.start_serving(worker.worker_threads)
         except SwitchboardError as error:
-            # Any other exception would be logged and the worker run on (dramatiq.Broker.emit_before).
             raise SystemExit(str(error)) from None
+        except Exception as error:
+            # It would be logged, and the worker run on without reading anything (dramatiq.Broker.emit_before).
+            logger.debug("the start failed", exc_info=True)
+            raise SystemExit(f"this worker cannot start: {' '.join(safe_text(error).split())}") from None
 
     def before_worker_shutdown(self, broker: dramatiq.Broker, worker: Worker) -> None:
         self._served.stop_reading()

@@ -39,6 +39,10 @@ CAUTIOUS_COUNT = 50
 #: Messages of one dead worker that a run of the reaper frees at most.
 FREED_AT_ONCE = 10_000
 
+#: Characters of a source's name, at most: every key of its messages begins with it, and an index of PostgreSQL's holds
+#: 2,704 bytes of queue and key together.
+LONGEST_NAME = 250
+
 #: A read that blocks for less than this would spin.
 SHORTEST_BLOCK = timedelta(milliseconds=10)
 

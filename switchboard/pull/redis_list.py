@@ -15,7 +15,14 @@ from ..finding import Finding
 from ..model import Delivery
 from ..process_name import is_gone, process_name
 from .base import Freed, Lag, Outgoing
-from .redis_adapter import FREED_AT_ONCE, SHORTEST_BLOCK, RedisAdapter, RedisOptions, refuse_all_but_bodies
+from .redis_adapter import (
+    FREED_AT_ONCE,
+    LONGEST_NAME,
+    SHORTEST_BLOCK,
+    RedisAdapter,
+    RedisOptions,
+    refuse_all_but_bodies,
+)
 from .redis_client import as_text, execute, to_ack_error, translated
 from .redis_inspection import denied_when_queued, inspect_rights, not_looked_at
 
@@ -42,7 +49,7 @@ class RedisListOptions(RedisOptions):
     """Options of a ``redis-list`` adapter."""
 
     #: The list's key: producers push on the left, and messages are taken from the right.
-    list: str = Field(min_length=1)
+    list: str = Field(min_length=1, max_length=LONGEST_NAME)
 
     @field_validator("list")
     @classmethod

@@ -15,7 +15,7 @@ from redis.client import PubSub
 from ..finding import Finding
 from ..model import Delivery
 from .base import Gap, Lag, Outgoing
-from .redis_adapter import RedisAdapter, RedisOptions, refuse_all_but_bodies
+from .redis_adapter import LONGEST_NAME, RedisAdapter, RedisOptions, refuse_all_but_bodies
 from .redis_client import BLOCK_GRACE, COMMAND_TIMEOUT, connect
 from .redis_inspection import PATIENCE, inspect_rights
 
@@ -27,7 +27,7 @@ class RedisPubSubOptions(RedisOptions):
     """Options of a ``redis-pubsub`` adapter."""
 
     #: The channel that is subscribed to.
-    channel: str = Field(min_length=1)
+    channel: str = Field(min_length=1, max_length=LONGEST_NAME)
     #: Has to be true: it says that somebody knows that messages are lost.
     loss_tolerant: bool = Field(default=False, strict=True, validate_default=True)
 

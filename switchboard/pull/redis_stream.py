@@ -15,7 +15,7 @@ from ..finding import Finding
 from ..model import Delivery
 from ..process_name import is_gone, process_name
 from .base import Freed, Lag, Outgoing
-from .redis_adapter import FREED_AT_ONCE, SHORTEST_BLOCK, RedisAdapter, RedisOptions
+from .redis_adapter import FREED_AT_ONCE, LONGEST_NAME, SHORTEST_BLOCK, RedisAdapter, RedisOptions
 from .redis_client import as_text, execute, to_ack_error, translated
 from .redis_inspection import denied_when_run, inspect_rights
 from .stream_fields import Fields, deliver, fields_of
@@ -50,12 +50,13 @@ class RedisStreamOptions(RedisOptions):
     can_complete: ClassVar[bool] = True
 
     #: The stream's key.
-    stream: str = Field(min_length=1)
+    stream: str = Field(min_length=1, max_length=LONGEST_NAME)
     #: The consumer group; it is created at the start of the stream where it is missing.
     group: str = Field(default="switchboard", min_length=1)
     #: The entry field that holds the body, the others being headers; empty: the entry's fields are the body.
     body: str = ""
     #: The header or field that holds a producer's own key, so that its retry is the same todo; empty: none does.
+    #: One of more than 500 bytes is told by its SHA-256.
     key: str = ""
     #: Whether what is stored is deleted from the stream as well.
     delete: bool = Field(default=False, strict=True)

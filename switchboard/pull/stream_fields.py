@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 
 from ..errors import PublishRejected
 from ..model import Delivery
@@ -15,13 +16,18 @@ from .redis_client import as_text
 #: An entry's fields as they were sent: name, value, name, value …
 Fields = Sequence[bytes]
 
+#: Bytes of UTF-8 of a producer's own key that is kept as it is: PostgreSQL's indexes hold 2,704, which it shares with
+#: the names of the queue and the stream.
+LONGEST_KEY = 500
+
 _CONTENT_TYPE = ("content-type", "content_type")
 
 
 def deliver(entry_id: str, fields: Fields, tries: int, identity: str, *, body: str, key: str) -> Delivery:
     """The delivery of an entry. ``body`` names the field that holds it, or is empty: then the fields are the body.
 
-    ``key`` names the field that holds a producer's own key, which stands for the entry's id then.
+    ``key`` names the field that holds a producer's own key, which stands for the entry's id then; one longer than
+    ``LONGEST_KEY`` by its hash.
     """
     field = body.encode()
     if field and not key and len(fields) == 2 and fields[0] == field:
@@ -30,7 +36,7 @@ def deliver(entry_id: str, fields: Fields, tries: int, identity: str, *, body: s
     pairs = list(_pairs(fields))
     native_id = entry_id
     if key:
-        native_id = next((f"key:{_text(value)}" for name, value in pairs if name == key.encode()), entry_id)
+        native_id = next((_own_id(value) for name, value in pairs if name == key.encode()), entry_id)
     if not body:
         # The fields stay the body, as they are; what says which trace it is of is read as a header as well.
         traced = b"traceparent" in fields and trace_headers({_text(name): _text(value) for name, value in pairs})
@@ -90,6 +96,11 @@ def fields_of(message: Outgoing, *, body: str, key: str) -> list[str | bytes]:
     if message.idempotency_key is not None:
         fields[key] = message.idempotency_key
     return [part for field in fields.items() for part in field]
+
+
+def _own_id(key: bytes) -> str:
+    text = _text(key)
+    return f"key:{text}" if len(text.encode()) <= LONGEST_KEY else f"key:sha256:{sha256(key).hexdigest()}"
 
 
 def _as_fields(body: bytes) -> dict[str, str]:

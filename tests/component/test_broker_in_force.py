@@ -253,6 +253,21 @@ def test_adapters_that_nobody_would_store_are_refused_at_boot(tmp_path: Path) ->
     assert "`dramatiq myapp.tasks switchboard.actors`" in line
 
 
+def test_whatever_else_fails_at_boot_ends_the_worker_with_one_line(tmp_path: Path) -> None:
+    code = """
+import dramatiq, switchboard
+class Broker(switchboard.RedisBroker):
+    def start_serving(self, worker_threads):
+        raise OSError("no such luck at postgresql://app:hunter2@db\\nhere")
+dramatiq.set_broker(Broker(url="redis://127.0.0.1:1/0"))
+"""
+    output = refused(tmp_path, module(tmp_path, code), "switchboard.actors", DATABASE_URL=NO_LEDGER)
+    [line] = lines_with(output, "no such luck")
+    assert line.startswith("this worker cannot start: OSError: no such luck at ")
+    assert line.endswith(" here")
+    assert "hunter2" not in output
+
+
 def test_adapters_added_after_our_module_have_their_actor_too(tmp_path: Path) -> None:
     code = SETS_A_BROKER.format(url=NOWHERE) + "import switchboard.actors\n" + ADDS_AN_ADAPTER
     code += "print(*sorted(broker.actors))"

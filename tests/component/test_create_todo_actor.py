@@ -165,20 +165,37 @@ def test_two_messages_with_one_key_make_one_todo_a_queue(broker: RedisBroker, mi
     assert sorted(made) == [("bills", "order 7"), ("deploys", "order 7")]
 
 
+@pytest.mark.parametrize("key", [None, "nightly"])
 def test_a_message_that_is_delivered_again_after_its_todo_is_done_makes_no_second_one(
-    broker: RedisBroker, migrated: str, redis_client: Any
+    broker: RedisBroker, migrated: str, redis_client: Any, key: str | None
 ) -> None:
     """Its worker was killed between the commit and the acknowledgement, and the todo was quick."""
     actor = create_todo_actor(broker)
     calls: list[int] = []
     switchboard.todo(queue="deploys", broker=broker, actor_name="deploy")(lambda todo: calls.append(todo.id))
-    message = actor.send(queue="deploys")
+    message = actor.send(queue="deploys", idempotency_key=key)
     with working(broker):
         eventually(lambda: [row["state"] for row in todos(migrated)] == ["done"], what="it is done")
         send_again(broker, message)
         eventually(lambda: left(redis_client) == 0, what="it is acknowledged again")
     assert len(todos(migrated)) == 1
     assert len(calls) == 1
+
+
+def test_a_message_that_found_its_keys_todo_makes_none_when_it_is_delivered_again_after_that_is_done(
+    broker: RedisBroker, migrated: str, redis_client: Any
+) -> None:
+    actor = create_todo_actor(broker)
+    actor.send(queue="deploys", idempotency_key="nightly")
+    with working(broker):
+        eventually(lambda: todos(migrated), what="it is made")
+        message = actor.send(queue="deploys", idempotency_key="nightly")
+        eventually(lambda: left(redis_client) == 0, what="the other has found it")
+        with psycopg.connect(migrated, autocommit=True) as connection:
+            connection.execute("UPDATE todos SET state = 'done', completed_at = now()")
+        send_again(broker, message)
+        eventually(lambda: left(redis_client) == 0, what="it is acknowledged again")
+    assert len(todos(migrated)) == 1
 
 
 def test_a_key_can_be_used_again_once_its_todo_is_done(broker: RedisBroker, migrated: str) -> None:

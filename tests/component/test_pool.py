@@ -23,6 +23,7 @@ from switchboard.embedded import PostgresServer
 from switchboard.errors import ConfigError, LedgerError, LedgerUnavailable, SwitchboardError
 from switchboard.ledger import (
     Connection,
+    ExclusiveLock,
     Ledger,
     adapter_enabled,
     create_todo,
@@ -763,3 +764,12 @@ def test_an_error_line_of_the_pool_is_not_logged_for_every_attempt(
     for _ in range(2):
         assert not succeeds(own_ledger)
     assert [record.getMessage() for record in caplog.records if "error connecting" in record.getMessage()] == []
+
+
+def test_a_lock_that_may_not_be_asked_for_is_ledger_unavailable(own_postgres: PostgresServer) -> None:
+    with psycopg.connect(own_postgres.url, autocommit=True) as admin:
+        admin.execute("CREATE ROLE locked_out LOGIN")
+        admin.execute("REVOKE EXECUTE ON FUNCTION pg_try_advisory_xact_lock(bigint) FROM PUBLIC")
+    url = own_postgres.url.replace("postgres@", "locked_out@", 1)
+    with closing(Ledger(url)) as ledger, pytest.raises(LedgerUnavailable, match="lock one: permission denied"):
+        ExclusiveLock(ledger, "one").take()

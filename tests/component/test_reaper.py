@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from typing import Any
@@ -296,19 +297,61 @@ def test_a_bloated_index_is_rebuilt_once_a_day_and_a_dense_one_never(
     assert reap(ledger, []) == Reaped()
 
 
-def test_what_a_rebuild_that_was_broken_off_left_is_dropped(
-    ledger: Ledger, database: "psycopg.Connection", database_url: str
-) -> None:
-    leftovers = "SELECT count(*) FROM pg_index WHERE indrelid = 'todos'::regclass AND NOT indisvalid"
+LEFTOVERS = "SELECT count(*) FROM pg_index WHERE indrelid = 'todos'::regclass AND NOT indisvalid"
+
+
+def break_off_a_rebuild(database_url: str) -> None:
+    """A rebuild that waits for a transaction, and is cancelled."""
     with psycopg.connect(database_url) as writer, psycopg.connect(database_url, autocommit=True) as rebuilding:
-        # Given a rebuild that waits for a transaction, and is cancelled
         writer.execute("INSERT INTO todos (queue, title) VALUES ('q', 't')")
         rebuilding.execute("SET lock_timeout = '200ms'")
         with pytest.raises(psycopg.errors.LockNotAvailable):
             rebuilding.execute("REINDEX INDEX CONCURRENTLY idx_todos_pending")
-    assert database.execute(leftovers).fetchone() == (1,)
+
+
+def test_what_a_rebuild_that_was_broken_off_left_is_dropped(
+    ledger: Ledger, database: "psycopg.Connection", database_url: str
+) -> None:
+    break_off_a_rebuild(database_url)
+    assert database.execute(LEFTOVERS).fetchone() == (1,)
     rebuild_pending_index(ledger)
-    assert database.execute(leftovers).fetchone() == (0,)
+    assert database.execute(LEFTOVERS).fetchone() == (0,)
+
+
+def test_what_a_rebuild_left_is_dropped_by_the_next_run_though_the_index_is_dense(
+    ledger: Ledger, database: "psycopg.Connection", database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    break_off_a_rebuild(database_url)
+    break_off_a_rebuild(database_url)
+    assert database.execute(LEFTOVERS).fetchone() == (2,)
+    assert not look_after_pending_index(ledger)
+    assert database.execute(LEFTOVERS).fetchone() == (0,)
+    assert "dropped idx_todos_pending_ccnew" in caplog.text
+    caplog.clear()
+    assert not look_after_pending_index(ledger)
+    assert not caplog.records
+
+
+def test_what_a_rebuild_is_still_building_is_left_alone(
+    ledger: Ledger, database: "psycopg.Connection", database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        psycopg.connect(database_url) as writer,
+        psycopg.connect(database_url, autocommit=True) as rebuilding,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        writer.execute("INSERT INTO todos (queue, title) VALUES ('q', 't')")
+        rebuilt = thread.submit(rebuilding.execute, "REINDEX INDEX CONCURRENTLY idx_todos_pending")
+        try:
+            eventually(lambda: database.execute(LEFTOVERS).fetchone() == (1,), what="it is being built")
+            assert not look_after_pending_index(ledger)
+            assert database.execute(LEFTOVERS).fetchone() == (1,)
+        finally:
+            writer.commit()
+        rebuilt.result(30)
+    assert not caplog.records
+    assert database.execute(LEFTOVERS).fetchone() == (0,)
 
 
 def test_whoever_keeps_dead_rows_from_being_cleaned_up_is_named(

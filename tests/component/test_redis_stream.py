@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,6 +37,7 @@ MEGABYTE = 1024**2
 READER = """
 import os, sys
 from datetime import timedelta
+from hashlib import sha256
 from switchboard.pull import RedisStream
 url, how, many = sys.argv[1:]
 adapter = RedisStream("deploys", url=url, stream="deploys", queue="q")
@@ -616,6 +618,16 @@ def test_a_producers_own_key_stands_for_the_entrys_id(redis_url: str) -> None:
         assert [first.handle, second.handle] == sent
         adapter.acknowledge([first, second])
         assert adapter.lag().pending == 0
+
+
+@pytest.mark.parametrize("sign", ["k", "ä", "€"])
+def test_a_producers_key_that_is_longer_than_an_index_holds_is_its_hash(redis_url: str, sign: str) -> None:
+    longest = sign * (500 // len(sign.encode()))
+    with closing(adapter_for(redis_url, body="data", key="key")) as adapter:
+        adapter.send([Outgoing(b"1", idempotency_key=key) for key in (longest, longest + sign, longest + sign * 2)])
+        kept, *hashed = [delivery.native_id for delivery in receive(adapter)]
+    assert kept == f"key:{longest}"
+    assert hashed == [f"key:sha256:{sha256(key.encode()).hexdigest()}" for key in (longest + sign, longest + sign * 2)]
 
 
 def test_messages_are_sent_all_or_none(adapter: RedisStream, redis_client: "redis.Redis") -> None:

@@ -1,7 +1,9 @@
 """What kills its worker, or breaks the store for itself alone, ends as a dead letter soon; what is good never does."""
 
+import secrets
 import time
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,23 @@ def test_what_the_ledger_refuses_ends_as_a_dead_letter_and_its_neighbours_are_st
         # In the ledger's own words: else nobody knows what to mend before the replay.
         for (detail,) in line.rows("SELECT detail FROM dead_letters"):
             assert why in detail
+
+
+def test_a_producers_key_of_any_length_is_a_key(tmp_path: Path, database_url: str, redis_url: str) -> None:
+    """An index of PostgreSQL's holds 2,704 bytes: it refused a longer key, and its dead letter as well, for ever."""
+    line = PoisonLine(tmp_path, database_url, redis_url, options={"key": "key"}, max_deliveries=3)
+    long = secrets.token_hex(3_000)
+    with line.running() as worker:
+        with line.source() as source:
+            for title in ("one", "one", "another"):
+                source.xadd(line.name, {"key": long, "title": title})
+            source.xadd(line.name, {"key": long + "0", "title": "one"})
+        eventually(line.dead_letters, what="another body under the key is a dead letter")
+        eventually(lambda: not line.group()["pending"] and not line.group()["lag"], what="all are acknowledged")
+        assert "Traceback" not in worker.output, worker.output
+    keys = [f"redis:line:key:sha256:{sha256(key.encode()).hexdigest()}" for key in (long, long + "0")]
+    assert sorted(line.rows("SELECT idempotency_key FROM todos")) == sorted((key,) for key in keys)
+    assert line.dead_letters() == [(keys[0], "id_conflict")]
 
 
 def test_an_outage_of_postgresql_with_restarts_inside_it_spends_no_budget(

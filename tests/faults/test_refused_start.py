@@ -1,6 +1,9 @@
 """A ledger that cannot serve stops the start: one line that names it, a status that is not 0, and nothing left."""
 
+import os
 import socket
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,6 +125,30 @@ def test_too_many_connections_are_named(line: Line, database_url: str) -> None:
         line.rows(f"DROP ROLE {role}")
     assert said.startswith("db: connect: ")
     assert "too many connections" in said
+
+
+def test_a_ledger_whose_migrations_cannot_be_read_is_named(line: Line, database_url: str) -> None:
+    role = f"blind_{uuid.uuid4().hex}"
+    line.rows(f"CREATE ROLE {role} LOGIN PASSWORD '{SECRET}'")
+    line.rows("CREATE TABLE schema_migrations (version text PRIMARY KEY)")
+    try:
+        parts = urlsplit(database_url)
+        address = parts._replace(netloc=f"{role}:{SECRET}@{parts.netloc.rpartition('@')[2]}").geturl()
+        said = named(refused(line, address))
+        migrating = subprocess.run(
+            [sys.executable, "-m", "switchboard.cli", "migrate"],
+            env={**os.environ, "DATABASE_URL": address},
+            cwd=line.folder,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    finally:
+        line.rows(f"DROP ROLE {role}")
+    assert said == "db: migrate: permission denied for table schema_migrations (42501)"
+    assert (migrating.returncode, migrating.stdout) == (1, "")
+    assert migrating.stderr == f"switchboard: {said}\n"
 
 
 def test_every_process_of_several_ends(line: Line) -> None:

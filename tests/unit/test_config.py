@@ -187,6 +187,12 @@ def test_every_missing_key_is_named_at_once() -> None:
         assert f"adapters.deploys.{key}: is missing" in message
 
 
+@pytest.mark.parametrize(("key", "most"), [("stream", 250), ("queue", 200)])
+def test_a_name_that_is_too_long_for_the_keys_it_begins_is_refused(key: str, most: int) -> None:
+    only(table(f"{key} = '{'n' * most}'", drop=key))
+    assert f"adapters.deploys.{key}: " in refusal(table(f"{key} = '{'n' * (most + 1)}'", drop=key))
+
+
 @pytest.mark.parametrize("key", ["stream", "queue"])
 def test_an_empty_name_is_refused(key: str) -> None:
     assert f"adapters.deploys.{key}: " in refusal(table(f'{key} = ""', drop=key))

@@ -239,6 +239,28 @@ def test_what_the_ledger_refuses_every_time_is_a_dead_letter_after_max_deliverie
     assert tries == 4, "the batch was the first"
 
 
+def test_what_cannot_be_buried_waits_longer_each_time_and_burying_is_no_try() -> None:
+    clock = Clock()
+    waiting = triage(clock, max_deliveries=1)
+    waiting.left_behind([replace(delivery("spent", 1), last_error="why it is one")])
+    (batch,) = out(waiting)
+    waits = []
+    for _ in range(8):
+        failed_at = clock.now
+        waiting.failed(batch, "no dead letters today")
+        while (again := waiting.next()) is None:
+            clock.now += FIRST_DELAY / 2
+        waits.append(clock.now - failed_at)
+        # An outage in between begins it no anew.
+        waiting.put_back(again)
+        (again,) = out(waiting)
+        waiting.interrupted(again)
+        (batch,) = out(waiting)
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert batch.company == "poison"
+    assert [(each.tries, each.last_error) for each in batch.deliveries] == [(1, "why it is one")]
+
+
 # Outages
 
 
