@@ -30,6 +30,15 @@ from switchboard.normalize import resolve_provider
 
 SOON = timedelta(milliseconds=10)
 
+#: No todo with that title is ever completed.
+REFUSE_THE_CURSED = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF NEW.state = 'done' AND NEW.title = 'cursed' THEN RAISE EXCEPTION 'not this one'; END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER refuse BEFORE UPDATE ON todos FOR EACH ROW EXECUTE FUNCTION refuse();
+"""
+
 
 class Team:
     """A broker of the team's own, and the ledger as a session of its own sees it."""
@@ -226,13 +235,7 @@ def test_what_it_returns_and_is_not_json_is_logged_and_the_todo_is_done_all_the_
 
 
 def test_a_completion_that_the_database_refuses_does_not_hold_up_its_neighbours(team: Team) -> None:
-    team.execute("""
-        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-            IF NEW.state = 'done' AND NEW.title = 'cursed' THEN RAISE EXCEPTION 'not this one'; END IF;
-            RETURN NEW;
-        END $$;
-        CREATE TRIGGER refuse BEFORE UPDATE ON todos FOR EACH ROW EXECUTE FUNCTION refuse();
-    """)
+    team.execute(REFUSE_THE_CURSED)
     team.handler(lambda todo: "did it", actor_name="any")
     todos = [team.make() for _ in range(5)]
     team.execute("UPDATE todos SET title = 'cursed' WHERE id = %s", todos[2])
@@ -244,13 +247,7 @@ def test_a_completion_that_the_database_refuses_does_not_hold_up_its_neighbours(
 
 
 def test_a_completion_that_is_refused_as_the_worker_stops_does_not_cost_its_neighbours_theirs(team: Team) -> None:
-    team.execute("""
-        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-            IF NEW.state = 'done' AND NEW.title = 'cursed' THEN RAISE EXCEPTION 'not this one'; END IF;
-            RETURN NEW;
-        END $$;
-        CREATE TRIGGER refuse BEFORE UPDATE ON todos FOR EACH ROW EXECUTE FUNCTION refuse();
-    """)
+    team.execute(REFUSE_THE_CURSED)
     begun, stopping = threading.Barrier(4), threading.Event()
 
     class Stops(Middleware):
