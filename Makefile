@@ -14,7 +14,7 @@ help:
 	@echo "make test         the whole test suite on real servers"
 	@echo "make lint         ruff and strict mypy"
 	@echo "make wheel        build the wheel, install it into a clean environment, run it once"
-	@echo "make bench        against a loop by hand, FastStream, procrastinate, pgqueuer and PostgreSQL itself: an hour or two"
+	@echo "make bench        against a loop by hand, FastStream, procrastinate, pgqueuer and PostgreSQL itself: some 40 minutes"
 	@echo "make bench-quick  the same in two minutes: one round, small sizes"
 	@echo "make soak         five minutes of kills, stops and cut connections, then a count from outside"
 	@echo "make soak-upkeep  three minutes of a real scheduler, twice over, and a real worker"

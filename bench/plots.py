@@ -71,7 +71,7 @@ def _panel(axis: Axes, title: str, bars: Sequence[tuple[str, list[float]]]) -> N
 
 def _rows(results: Results, path: Path) -> None:
     figure, axis = plt.subplots(figsize=(8, 3), layout="constrained")
-    for what in ("ingest", "claim"):
+    for what in ("ingest", "claim", "prune"):
         prefix, suffix = f"growth / {what}, ", " rows"
         points = sorted(
             (int(name.removeprefix(prefix).removesuffix(suffix).replace(",", "")), statistics.median(values))

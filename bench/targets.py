@@ -58,6 +58,12 @@ TARGETS = (
         0.8,
     ),
     Target(
+        "prune beside 5,000,000 rows, of an empty table",
+        "growth / prune, 5,000,000 rows",
+        "growth / prune, 0 rows",
+        0.8,
+    ),
+    Target(
         "memory with a backlog: its first fifth, of its last",
         "memory / backlog, its first fifth",
         "memory / backlog, its last fifth",
