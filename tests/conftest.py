@@ -22,6 +22,11 @@ from servers import (
 from waiting import eventually
 
 from switchboard.embedded import EmbeddedUnavailable, PostgresServer, ValkeyServer
+from switchboard.embedded import server as embedded
+
+# Each process of the suite has ports of its own: a server that is killed gives its port up until it starts again.
+_number, _count = (os.environ.get(f"PYTEST_XDIST_WORKER{what}", "") for what in ("", "_COUNT"))
+embedded.PORTS = embedded.PORTS[int(_number.removeprefix("gw") or 0) :: int(_count or 1)]
 
 # A machine that stands still for a moment is no counterexample.
 settings.register_profile("suite", deadline=None)

@@ -26,12 +26,15 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 30
 
 
+#: Below the range that the kernel gives to outgoing connections: a port it has given away cannot be bound again after a
+#: restart, and a client that retries a port in it may connect to itself.
+PORTS = range(20_000, 32_000)
+
+
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nothing listens on now."""
+    """A TCP port of 127.0.0.1, of ``PORTS``, that nothing listens on now."""
     while True:
-        # Below the range that the kernel gives to outgoing connections: a port it has given away cannot
-        # be bound again after a restart, and a client that retries a port in it may connect to itself.
-        port = 20_000 + secrets.randbelow(12_000)
+        port = secrets.choice(PORTS)
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

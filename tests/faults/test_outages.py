@@ -199,8 +199,9 @@ def test_the_source_pauses_its_clients(
             line.wait_blocked()
             read = len(line.pending())
             with line.source() as source:
-                # Longer than a command may take: its answer comes when nobody waits for it any more.
-                source.execute_command("CLIENT", "PAUSE", 10_000, mode)
+                # Longer than a command may take, five seconds: its answer comes when nobody waits for it any more.
+                # Less than twice that, as ALL holds UNPAUSE up as well.
+                source.execute_command("CLIENT", "PAUSE", 8_000, mode)
         eventually(lambda: line.stored() >= read, what="what was read is stored")
         said(worker, "unavailable")
         with line.source() as source:
